@@ -21,6 +21,7 @@ pub(crate) mod selectors;
 pub(crate) mod services;
 pub(crate) mod slices;
 pub(crate) mod store;
+pub(crate) mod traffic_policies;
 mod vips;
 mod virtual_services;
 pub(crate) mod workloads;
@@ -395,8 +396,10 @@ impl Builder {
             policies.map(|(name, (_, policy))| (name.clone(), &**policy)).unzip();
         let authorizers = authorizers::of_policies(&self.present(), held_policies.into_iter());
         let authentication = self.store.authentication(&self.mesh, &held);
+        let routes = self.store.routes().of_parent(&owner).map(|(name, _)| name);
+        let rate_limits = self.store.traffic_policies().rate_limits(&self.mesh, &held, routes);
         let built = http_services::build(&self.present(), &self.routings, &owner, name, names);
-        let built = ServiceHttp { authentication, authorizers, ..built };
+        let built = ServiceHttp { authentication, authorizers, rate_limits, ..built };
         let is_news = known.is_none_or(|known| **known != built);
         is_news.then(|| Change::HttpService(Arc::new(built)))
     }

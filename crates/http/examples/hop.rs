@@ -20,6 +20,7 @@ use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{
     Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
 };
+use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::Record;
 use ambit_http::engine::{Engine, Settings, Speaks, serve};
 use ambit_model::Text;
@@ -28,6 +29,7 @@ use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::policy::{Action, OperationMatch, RequestPolicy, RequestRule, Values};
+use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule;
 use ambit_model::http::table::RouteTable;
 use ambit_model::http::telemetry::Spans;
@@ -46,10 +48,12 @@ type Labels = Vec<(&'static str, String)>;
 
 /// What holds for all requests.
 struct Configured {
+    service: ServiceName,
     routes: RouteTable,
     authentication: Authentication,
     authorizers: BTreeMap<Text, Arc<Authorizer>>,
     policy: Arc<RequestPolicy>,
+    rate_limits: RateLimits,
     traffic: TrafficPolicy,
     version: Version,
 }
@@ -60,6 +64,7 @@ struct Holds(Rc<Configured>);
 struct Hop {
     upstream: SocketAddr,
     configured: Rc<Configured>,
+    buckets: Buckets,
     random: Cell<u64>,
     log: RefCell<std::io::BufWriter<std::io::Stdout>>,
     total: Family<Labels, Counter>,
@@ -77,6 +82,10 @@ impl Rules for Holds {
 
     fn authentication(&self) -> &Authentication {
         &self.0.authentication
+    }
+
+    fn rate_limits(&self) -> (&ServiceName, &RateLimits) {
+        (&self.0.service, &self.0.rate_limits)
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -136,6 +145,10 @@ impl Position for Hop {
         let stream = TcpStream::connect(endpoint.address).await.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
         Ok(Box::new(stream))
+    }
+
+    fn buckets(&self) -> &Buckets {
+        &self.buckets
     }
 
     fn random_below(&self, bound: u64) -> u64 {
@@ -249,16 +262,19 @@ fn main() -> anyhow::Result<()> {
         _ => Version::Http1,
     };
     let configured = Rc::new(Configured {
+        service: ServiceName::new("default", "upstream"),
         routes: RouteTable::new([Arc::new(route())]),
         authentication: Authentication::default(),
         authorizers: BTreeMap::new(),
         policy: Arc::new(policy()),
+        rate_limits: RateLimits::default(),
         traffic: TrafficPolicy::default(),
         version,
     });
     let hop = Hop {
         upstream,
         configured,
+        buckets: Buckets::default(),
         random: Cell::new(1),
         log: RefCell::new(std::io::BufWriter::with_capacity(64 << 10, std::io::stdout())),
         total: Family::default(),

@@ -10,6 +10,7 @@
 //! | `server` | clients' connections: detection, HTTP/1, HTTP/2 |
 //! | `exchange` | a request: route, judge, choose, send, again, record |
 //! | `authenticate` | the tokens of a request |
+//! | [`rate_limit`] | the counts of limits, which all threads share |
 //! | `upstream` | endpoints' connections, and the pool of those that are kept |
 //! | [`position`], [`record`] | what surrounds an engine, and what it reports |
 //! | `piece`, `inbox`, `outbox`, `halves`, `quiet` | bytes on their way |
@@ -36,6 +37,7 @@ mod piece;
 pub mod position;
 mod prefixed;
 mod quiet;
+pub mod rate_limit;
 pub mod record;
 mod replay;
 mod respond;

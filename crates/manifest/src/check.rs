@@ -10,6 +10,7 @@ mod canary;
 mod policies;
 mod routes;
 mod traffic;
+mod traffic_policies;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -136,6 +137,7 @@ impl<'a> All<'a> {
             }
             Typed::VirtualService(service) => self.virtual_service(object, service, warnings),
             Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
+            Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }

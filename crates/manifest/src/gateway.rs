@@ -21,7 +21,7 @@ pub const AMBIT_WAYPOINT: &str = "ambit-waypoint";
 /// The class of Istio's waypoints, which are Ambit's here.
 const ISTIO_WAYPOINT: &str = "istio-waypoint";
 /// The controller of Ambit's waypoints, as a GatewayClass names it.
-const AMBIT_CONTROLLER: &str = "ambit.io/mesh-controller";
+pub(crate) const AMBIT_CONTROLLER: &str = "ambit.io/mesh-controller";
 /// Istio's controller of waypoints, in whose place Ambit's works.
 const ISTIO_CONTROLLER: &str = "istio.io/mesh-controller";
 /// The classes of waypoints that need no GatewayClass object, each with its controller.

@@ -28,6 +28,7 @@ pub mod slice;
 mod source;
 mod spelling;
 pub mod traffic;
+pub mod traffic_policy;
 mod unread;
 mod validate;
 pub mod virtual_service;
@@ -135,6 +136,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::TcpRoute => Typed::TcpRoute(typed(json)?),
         Kind::DestinationRule => Typed::DestinationRule(typed(json)?),
         Kind::VirtualService => Typed::VirtualService(typed(json)?),
+        Kind::TrafficPolicy => Typed::TrafficPolicy(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),
         Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
         Kind::RequestAuthentication => Typed::RequestAuthentication(typed(json)?),

@@ -23,6 +23,7 @@ use super::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
 };
 use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
+use super::traffic_policy::TrafficPolicy;
 use super::virtual_service::VirtualService;
 
 /// A kind of object that Ambit reads.
@@ -45,6 +46,7 @@ pub enum Kind {
     TcpRoute,
     DestinationRule,
     VirtualService,
+    TrafficPolicy,
     AuthorizationPolicy,
     PeerAuthentication,
     RequestAuthentication,
@@ -82,6 +84,9 @@ const TCP_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networkin
 const REFERENCE_GRANTS: &[&str] =
     &["gateway.networking.k8s.io/v1beta1", "gateway.networking.k8s.io/v1"];
 
+/// Ambit's own.
+const AMBIT: &[&str] = &["ambit.io/v1alpha1"];
+
 const fn names(
     kind: Kind,
     name: &'static str,
@@ -94,7 +99,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 23] = [
+const KINDS: [KindNames; 24] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -109,6 +114,7 @@ const KINDS: [KindNames; 23] = [
     names(Kind::TcpRoute, "TCPRoute", "tcproutes", true, TCP_ROUTES),
     names(Kind::DestinationRule, "DestinationRule", "destinationrules", true, NETWORKING),
     names(Kind::VirtualService, "VirtualService", "virtualservices", true, NETWORKING),
+    names(Kind::TrafficPolicy, "TrafficPolicy", "trafficpolicies", true, AMBIT),
     names(
         Kind::AuthorizationPolicy,
         "AuthorizationPolicy",
@@ -243,6 +249,7 @@ pub enum Typed {
     TcpRoute(Arc<TcpRoute>),
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
+    TrafficPolicy(Arc<TrafficPolicy>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
     RequestAuthentication(Arc<RequestAuthentication>),
@@ -272,6 +279,7 @@ impl Typed {
             Self::TcpRoute(_) => Kind::TcpRoute,
             Self::DestinationRule(_) => Kind::DestinationRule,
             Self::VirtualService(_) => Kind::VirtualService,
+            Self::TrafficPolicy(_) => Kind::TrafficPolicy,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
             Self::RequestAuthentication(_) => Kind::RequestAuthentication,
@@ -301,6 +309,7 @@ impl Typed {
             Self::TcpRoute(object) => &object.metadata,
             Self::DestinationRule(object) => &object.metadata,
             Self::VirtualService(object) => &object.metadata,
+            Self::TrafficPolicy(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
             Self::RequestAuthentication(object) => &object.metadata,

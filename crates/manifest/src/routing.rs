@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::http::bytes::BytesRule;
-use ambit_model::http::matching::Match;
+use ambit_model::http::matching::{Match, PathMatch};
 use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Retry, Rewrite, RouteKind, Rule,
     Session, Timeouts,
@@ -32,10 +32,11 @@ use self::backends::Lookup;
 use self::filters::{Filters, Place};
 use self::problem::{Problems, Reason};
 use crate::istio::IstioObject;
+use crate::remarks::Remarks;
 use crate::routes::{
     BackendRef, GrpcRoute, GrpcRouteRule, HttpRoute, HttpRouteRule, RouteFilter, RouteSpec,
 };
-use crate::{FieldPath, ObjectIssues};
+use crate::{FieldPath, ObjectIssues, routes};
 
 pub(crate) use self::backends::Whatever;
 pub use self::backends::{Backends, Known, grants};
@@ -95,6 +96,20 @@ pub(crate) fn check_http(route: &HttpRoute, issues: &mut ObjectIssues) {
 /// Checks a GRPCRoute by itself, whatever it refers to.
 pub(crate) fn check_grpc(route: &GrpcRoute, issues: &mut ObjectIssues) {
     report(grpc(route, &Whatever), issues);
+}
+
+/// What a path must be, as other resources write it like routes.
+pub(crate) fn path(
+    written: &routes::PathMatch,
+    at: &FieldPath,
+    remarks: &mut Remarks,
+) -> PathMatch {
+    let mut problems = Problems::default();
+    let path = matches::path(written, at, &mut problems);
+    for problem in problems.found {
+        remarks.wrong(&problem.at, problem.what, problem.remedy);
+    }
+    path
 }
 
 fn report(routing: Routing, issues: &mut ObjectIssues) {

@@ -32,7 +32,7 @@ pub(crate) enum Unread {
 
 /// Kinds that Ambit does not read, in groups from which it reads others. The core group has no
 /// name.
-const KNOWN: [(&str, &[&str]); 6] = [
+const KNOWN: [(&str, &[&str]); 7] = [
     (
         "",
         &[
@@ -53,6 +53,7 @@ const KNOWN: [(&str, &[&str]); 6] = [
     ("gateway.networking.k8s.io", &["BackendTLSPolicy", "ListenerSet", "UDPRoute"]),
     ("networking.istio.io", &["EnvoyFilter", "Gateway", "ProxyConfig", "Sidecar", "WorkloadGroup"]),
     ("security.istio.io", &[]),
+    ("ambit.io", &[]),
 ];
 /// Kinds that enforce something where they are read.
 const ENFORCING: [(&str, &str); 1] = [("networking.k8s.io", "NetworkPolicy")];

@@ -22,6 +22,7 @@ use super::object::{Kind, Typed};
 use super::routing;
 use super::spelling::meant_label;
 use super::traffic;
+use super::traffic_policy;
 
 /// Most bytes that all annotations of an object may have together.
 const ANNOTATIONS_SIZE_MAX_BYTES: usize = 256 << 10;
@@ -60,6 +61,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         }
         Typed::DestinationRule(object) => traffic::check(object, issues),
         Typed::VirtualService(object) => routing::check_virtual_service(object, issues),
+        Typed::TrafficPolicy(object) => traffic_policy::check(object, issues),
         Typed::AuthorizationPolicy(object) => {
             security::authorization_policy(&object.spec, &spec, issues);
         }

@@ -21,6 +21,7 @@
 //! | [`nearness`], [`warmup`] | which endpoints are near, and which are new |
 //! | [`policy`] | policies that read requests |
 //! | [`authentication`] | which tokens of requests are accepted |
+//! | [`rate_limit`] | how many requests may come |
 //! | [`authorize`] | whether a request may pass, and why |
 //! | [`authorizer`] | the services that CUSTOM policies ask |
 //! | [`access_log`], [`telemetry`] | what is told of requests, and to whom |
@@ -38,6 +39,7 @@ pub mod nearness;
 pub mod origination;
 pub mod policy;
 mod precedence;
+pub mod rate_limit;
 pub mod rule;
 pub mod service;
 pub mod table;

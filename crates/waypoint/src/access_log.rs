@@ -73,6 +73,8 @@ fn request(entry: &Entry<'_>, record: &Record) {
         ext_authz = checks(record),
         audit = line::joined(&record.audits),
         dry_run = trial(record),
+        rate_limited_by = limits(record, true),
+        rate_limited_in_shadow_by = limits(record, false),
         "request complete"
     );
 }
@@ -88,6 +90,13 @@ fn checks(record: &Record) -> Option<String> {
 fn trial(record: &Record) -> Option<String> {
     let said: Vec<String> = record.dry_run.iter().map(|it| format!("would be {it}")).collect();
     (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// The limits that were reached.
+fn limits(record: &Record, is_enforced: bool) -> Option<String> {
+    let reached = record.limits.iter().filter(|it| it.is_enforced == is_enforced);
+    let names: Vec<String> = reached.map(|it| format!("{} {}", it.policy, it.limit)).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 fn connection(entry: &Entry<'_>) {

@@ -52,6 +52,7 @@ use ambit_dataplane::logging::Levels;
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
 use ambit_dataplane::views::Views;
+use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
 use anyhow::Context as _;
@@ -116,7 +117,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     });
     let reports = Reports::new(config.reports.clone(), config.names(&own.identity), exports);
     let stopping = watch::Sender::new(false);
-    let shared = Arc::new(Shared { config, mesh, own, requests, checks, reports, stopping });
+    let buckets = Buckets::default();
+    let shared =
+        Arc::new(Shared { config, mesh, own, requests, checks, reports, buckets, stopping });
     tokio::spawn(keeper.run());
     certificates.hold(identity).await;
     operator::start(&shared).await?;

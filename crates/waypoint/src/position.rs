@@ -23,6 +23,7 @@ use ambit_http::engine::hash_of;
 use ambit_http::engine::position::{
     Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
 };
+use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::{CheckedAs, Record};
 use ambit_model::Text;
 use ambit_model::authorize::{Decision, Source};
@@ -32,6 +33,7 @@ use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, aut
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::bytes::{BytesRule, BytesTable, Connection};
 use ambit_model::http::head::{Client, RequestHead};
+use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::Destination;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::http::table::RouteTable;
@@ -420,6 +422,10 @@ impl Position for Here {
         })
     }
 
+    fn buckets(&self) -> &Buckets {
+        &self.shared.buckets
+    }
+
     fn random_below(&self, bound: u64) -> u64 {
         // xorshift64*, good enough to spread load.
         let mut state = self.random.get();
@@ -505,6 +511,10 @@ impl Rules for Holds {
 
     fn authentication(&self) -> &Authentication {
         &self.http.authentication
+    }
+
+    fn rate_limits(&self) -> (&ServiceName, &RateLimits) {
+        (&self.http.service, &self.http.rate_limits)
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {

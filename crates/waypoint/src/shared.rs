@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
+use ambit_http::engine::rate_limit::buckets::Buckets;
 use tokio::sync::watch;
 
 use crate::checks::Checks;
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) checks: Checks,
     /// Who is told of requests.
     pub(crate) reports: Reports,
+    /// The counts of limits.
+    pub(crate) buckets: Buckets,
     /// Whether it is to end: no new connection is taken.
     pub(crate) stopping: watch::Sender<bool>,
 }

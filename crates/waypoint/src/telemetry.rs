@@ -47,6 +47,8 @@ const BUCKETS: [f64; 19] = [
 ];
 /// Label sets that are told apart.
 const MAX_LABEL_SETS: usize = 20_000;
+/// Limits that are told apart.
+const MAX_LIMITS: usize = 2_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
@@ -77,6 +79,17 @@ struct Labels {
     connection_security_policy: &'static str,
 }
 
+/// A limit that was reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabels {
+    /// The TrafficPolicy, `NAMESPACE/NAME`.
+    policy: String,
+    /// The name of the limit.
+    rule: String,
+    /// Whether requests were refused for it.
+    enforced: &'static str,
+}
+
 #[derive(Clone, Debug)]
 struct Buckets;
 
@@ -93,6 +106,8 @@ pub(crate) struct Requests {
     total: Family<Labels, Counter>,
     request_messages: Family<Labels, Counter>,
     response_messages: Family<Labels, Counter>,
+    rate_limited: Family<LimitLabels, Counter>,
+    limits: AtomicUsize,
     duration: Histograms,
     received: Histograms,
     sent: Histograms,
@@ -106,6 +121,8 @@ impl Default for Requests {
             total: Family::default(),
             request_messages: Family::default(),
             response_messages: Family::default(),
+            rate_limited: Family::default(),
+            limits: AtomicUsize::new(0),
             duration: histograms(),
             received: histograms(),
             sent: histograms(),
@@ -122,6 +139,8 @@ impl Requests {
         into.register("istio_request_messages", help, self.request_messages.clone());
         let help = "Messages of gRPC that clients were sent";
         into.register("istio_response_messages", help, self.response_messages.clone());
+        let help = "Requests for which a limit of a TrafficPolicy was reached";
+        into.register("ambit_rate_limited", help, self.rate_limited.clone());
         let mut histogram = |name: &str, help: &str, unit, it: &Histograms| {
             into.register_with_unit(name, help, unit, it.clone());
         };
@@ -142,6 +161,7 @@ impl Requests {
     ) {
         let series = || self.series(arrival, record, service.map(|it| &**it));
         remembered.count(arrival, record, service, series);
+        self.count_limits(record);
     }
 
     /// The series of a request like this one.
@@ -165,6 +185,27 @@ impl Requests {
             received: self.received.get_or_create(&labels).clone(),
             sent: self.sent.get_or_create(&labels).clone(),
             messages: record.is_grpc.then(messages),
+        }
+    }
+}
+
+impl Requests {
+    fn count_limits(&self, record: &Record) {
+        for reached in &record.limits {
+            let labels = LimitLabels {
+                policy: reached.policy.to_string(),
+                rule: reached.limit.to_string(),
+                enforced: if reached.is_enforced { "true" } else { "false" },
+            };
+            // What was deleted long ago is still there: names do not grow without end.
+            let is_known = self.rate_limited.get(&labels).is_some();
+            if is_known || self.limits.fetch_add(1, Ordering::Relaxed) < MAX_LIMITS {
+                self.rate_limited.get_or_create(&labels).inc();
+            } else {
+                let other = || "other".to_owned();
+                let other = LimitLabels { policy: other(), rule: other(), ..labels };
+                self.rate_limited.get_or_create(&other).inc();
+            }
         }
     }
 }

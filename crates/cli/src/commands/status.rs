@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ambit_machine::{Client, MachineStatus, RoleInfo};
 use ambit_wire::admin::{
     ApiVersion, CertificateState, Decision, Explanation, FailingPod, HeldCertificate, List,
-    NotAccepted, NotCaptured, Severity, Shares, Status, control, node_proxy,
+    NotAccepted, NotCaptured, RequestLimit, Severity, Shares, Status, control, node_proxy,
 };
 use anyhow::Result;
 use serde::Serialize;
@@ -434,8 +434,22 @@ fn why_text(explanation: &Explanation) -> String {
         ("to change it", explanation.remedy.clone()),
     ];
     let notes = explanation.notes.iter().map(|note| ("note", Some(note.clone())));
-    let known = lines.into_iter().chain(notes).filter_map(|(name, value)| Some((name, value?)));
+    let limits = request.iter().flat_map(|it| &it.limits);
+    let limits = limits.map(|it| ("limit", Some(limit_text(it))));
+    let known = lines
+        .into_iter()
+        .chain(limits)
+        .chain(notes)
+        .filter_map(|(name, value)| Some((name, value?)));
     known.map(|(name, value)| format!("{name:<15}{value}\n")).collect()
+}
+
+fn limit_text(limit: &RequestLimit) -> String {
+    let RequestLimit { policy, limit, quota, sender, cost, enforced } = limit;
+    let sender = if sender.is_empty() { String::new() } else { format!(" for {sender}") };
+    let cost = if *cost == 1 { String::new() } else { format!("; costs {cost}") };
+    let shadow = if *enforced { "" } else { "; only reported (shadowMode)" };
+    format!("{policy} {limit}: {quota}{sender}{cost}{shadow}")
 }
 
 #[cfg(test)]

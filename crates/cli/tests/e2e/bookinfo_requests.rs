@@ -30,6 +30,7 @@ fn bookinfo_behind_a_waypoint_does_what_its_steps_say() {
     mirrored(&machine);
     failing(&machine);
     breaking(&machine);
+    limited(&machine);
     guarded(&machine);
     retried(&machine);
     machine.down();
@@ -151,6 +152,21 @@ fn breaking(machine: &Machine) {
     println!("breaker: 200 {}, 503 {}, counted UO {}, of {}", seen.0, seen.1, seen.2, seen.3);
     assert_eq!((seen.0 + seen.1, seen.1), (seen.3, seen.2), "everything else is answered");
     assert!(seen.0 > 0, "what is within the limits passes");
+}
+
+fn limited(machine: &Machine) {
+    step(machine, "rate-limit");
+    machine.wait("a user is limited", SETTLE_TIMEOUT, || {
+        status(&get(machine, REVIEWS, "-H 'end-user: first'", 6), 429) == 1
+    });
+    for (fields, expected) in
+        [("-H 'end-user: ann'", (5, 15)), ("-H 'end-user: bob'", (5, 15)), ("", (20, 0))]
+    {
+        let answers = get(machine, REVIEWS, fields, 20);
+        let seen = (status(&answers, 200), status(&answers, 429));
+        println!("rate limit: {fields:?}: 200 {}, 429 {} of 20", seen.0, seen.1);
+        assert_eq!(seen, expected, "{fields}: {answers}");
+    }
 }
 
 fn guarded(machine: &Machine) {

@@ -30,6 +30,7 @@ mod load_tool;
 mod machine;
 mod plan;
 mod policy;
+mod rate_limits;
 mod remains;
 mod requests;
 mod reuse;

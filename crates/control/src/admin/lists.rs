@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::view_builder::Builder;
 use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord};
+use crate::view_builder::traffic_policies;
 use crate::view_builder::workloads::PodState;
 
 fn in_namespace<'a>(wanted: Option<&'a str>) -> impl Fn(&str) -> bool + 'a {
@@ -342,7 +343,12 @@ pub(super) fn not_accepted(builder: &Builder) -> Vec<admin::NotAccepted> {
     let modes = modes.map(|(name, object)| {
         (Kind::PeerAuthentication, name, policy::peer_authentication(object))
     });
-    let told = policies.chain(modes).filter(|(_, _, condition)| condition.status != "True");
+    let traffic = builder.store().traffic_policies().iter().flat_map(|(name, known)| {
+        let conditions = traffic_policies::conditions(builder, name, known).into_iter();
+        conditions.map(move |(_, condition)| (Kind::TrafficPolicy, name, condition))
+    });
+    let all = policies.chain(modes).chain(traffic);
+    let told = all.filter(|(_, _, condition)| condition.status != "True");
     told.map(|(kind, name, condition)| admin::NotAccepted {
         kind: kind.name().into(),
         policy: format!("{}/{}", name.namespace, name.name),

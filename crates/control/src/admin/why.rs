@@ -4,6 +4,7 @@
 //! a proxy on the client's node with no other connection open. Nothing here may add its own rules.
 
 mod ends;
+mod limits;
 mod request;
 #[cfg(test)]
 mod tests;

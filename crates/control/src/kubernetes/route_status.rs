@@ -1,13 +1,15 @@
-//! Writes the state of a route where its author looks: `status.parents` of HTTPRoute, GRPCRoute,
-//! TLSRoute and TCPRoute.
+//! Writes the state of a route or TrafficPolicy where its author looks: `status.parents` of
+//! HTTPRoute, GRPCRoute, TLSRoute and TCPRoute, `status.ancestors` of TrafficPolicy.
 //!
-//! There is one entry for each service that the route attaches to, of the controller
-//! [`MESH_CONTROLLER`]; entries of other controllers are left unchanged.
+//! There is one entry for each object that it attaches to, of our controller; entries of other
+//! controllers are left unchanged.
 
 use std::collections::BTreeMap;
 
+use ambit_manifest::Kind;
 use ambit_manifest::policy::StatusCondition;
-use ambit_manifest::routes::{MESH_CONTROLLER, ParentRef};
+use ambit_manifest::routes::MESH_CONTROLLER;
+use ambit_manifest::traffic_policy::POLICY_CONTROLLER;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
@@ -18,27 +20,53 @@ use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
 use crate::view_builder::http_services;
 use crate::view_builder::routes::RouteName;
+use crate::view_builder::traffic_policies;
 
-/// What is reported about a route: its generation, and the conditions for each parent.
+/// What is reported about a route or policy: its generation, and the conditions for each object
+/// that it attaches to, with the reference as it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RouteVerdict {
     generation: i64,
-    parents: Vec<(ParentRef, Vec<StatusCondition>)>,
+    attached: Vec<(Value, Vec<StatusCondition>)>,
 }
 
-/// What is to be reported about all routes.
+/// How a kind writes what it attaches to.
+struct Form {
+    list: &'static str,
+    reference: &'static str,
+    controller: &'static str,
+}
+
+fn form(kind: Kind) -> Form {
+    match kind {
+        Kind::TrafficPolicy => {
+            Form { list: "ancestors", reference: "ancestorRef", controller: POLICY_CONTROLLER }
+        }
+        _ => Form { list: "parents", reference: "parentRef", controller: MESH_CONTROLLER },
+    }
+}
+
+/// What is to be reported about all routes and policies.
 pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
     let routes = builder.store().routes().iter();
     let verdicts = routes.filter_map(|(name, route)| {
         let routing = builder.routing(name)?;
         let generation = route.metadata().generation.unwrap_or_default();
-        let parents = http_services::conditions(builder.store(), route, routing);
-        Some((name.clone(), RouteVerdict { generation, parents }))
+        let parents = http_services::conditions(builder.store(), route, routing).into_iter();
+        let attached = parents.map(|(parent, conditions)| (json!(parent), conditions)).collect();
+        Some((name.clone(), RouteVerdict { generation, attached }))
     });
-    verdicts.collect()
+    let policies = builder.store().traffic_policies().iter().map(|(name, known)| {
+        let generation = known.object.metadata.generation.unwrap_or_default();
+        let targets = traffic_policies::conditions(builder, name, known).into_iter();
+        let attached = targets.map(|(target, condition)| (json!(target), vec![condition]));
+        let verdict = RouteVerdict { generation, attached: attached.collect() };
+        ((Kind::TrafficPolicy, name.clone()), verdict)
+    });
+    verdicts.chain(policies).collect()
 }
 
-/// Writes the state of one route, if it differs from what is written.
+/// Writes the state of one object, if it differs from what is written.
 pub(super) async fn write(
     client: &Client,
     (kind, name): &RouteName,
@@ -49,7 +77,7 @@ pub(super) async fn write(
         let resource = istio_at(*kind, version);
         let routes = Api::namespaced_with(client.clone(), &name.namespace, &resource);
         if let Some(object) = answer(routes.get_opt(&name.name)).await? {
-            return patch(&routes, &name.name, &object, verdict).await;
+            return patch(&routes, &form(*kind), &name.name, &object, verdict).await;
         }
     }
     Ok(())
@@ -57,32 +85,33 @@ pub(super) async fn write(
 
 async fn patch(
     routes: &Api<DynamicObject>,
+    form: &Form,
     name: &str,
     object: &DynamicObject,
     verdict: &RouteVerdict,
 ) -> Result<(), ApiError> {
-    let before = object.data.pointer("/status/parents").and_then(Value::as_array);
+    let before = object.data.pointer(&format!("/status/{}", form.list)).and_then(Value::as_array);
     let before = before.cloned().unwrap_or_default();
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let after = merged(&before, verdict, &now);
+    let after = merged(form, &before, verdict, &now);
     if after == before {
         return Ok(());
     }
     let patch = json!({
         "metadata": { "resourceVersion": object.metadata.resource_version },
-        "status": { "parents": after },
+        "status": { form.list: after },
     });
     let as_us = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
     answer(routes.patch_status(name, &as_us, &Patch::Merge(&patch))).await.map(drop)
 }
 
-/// The entries of `status.parents` as they should be. Times of conditions that did not change stay.
-fn merged(before: &[Value], verdict: &RouteVerdict, now: &str) -> Vec<Value> {
-    let is_own = |entry: &&Value| entry["controllerName"] == MESH_CONTROLLER;
+/// The entries of the list as they should be. Times of conditions that did not change stay.
+fn merged(form: &Form, before: &[Value], verdict: &RouteVerdict, now: &str) -> Vec<Value> {
+    let is_own = |entry: &&Value| entry["controllerName"] == form.controller;
     let mut after: Vec<Value> = before.iter().filter(|it| !is_own(it)).cloned().collect();
-    for (parent, conditions) in &verdict.parents {
-        let parent = serde_json::to_value(parent).expect("a reference is JSON");
-        let known = before.iter().filter(is_own).find(|entry| entry["parentRef"] == parent);
+    for (reference, conditions) in &verdict.attached {
+        let known = before.iter().filter(is_own);
+        let known = known.clone().find(|entry| entry[form.reference] == *reference);
         let known = known.and_then(|entry| entry["conditions"].as_array());
         let since = |condition: &StatusCondition| {
             let is_same =
@@ -102,7 +131,7 @@ fn merged(before: &[Value], verdict: &RouteVerdict, now: &str) -> Vec<Value> {
         };
         let conditions: Vec<Value> = conditions.iter().map(condition).collect();
         after.push(json!({
-            "parentRef": parent, "controllerName": MESH_CONTROLLER, "conditions": conditions,
+            form.reference: reference, "controllerName": form.controller, "conditions": conditions,
         }));
     }
     after
@@ -120,10 +149,13 @@ mod tests {
             reason: "Reason",
             message: "m".to_owned(),
         };
-        let parent: ParentRef = serde_json::from_value(json!({"name": "web"})).unwrap();
         let verdict = |generation, status| RouteVerdict {
             generation,
-            parents: vec![(parent.clone(), vec![condition(status)])],
+            attached: vec![(json!({"name": "web"}), vec![condition(status)])],
+        };
+        let form = form(Kind::HttpRoute);
+        let merged = |before: &[Value], verdict: &RouteVerdict, now| {
+            super::merged(&form, before, verdict, now)
         };
         let other = json!({"parentRef": {"name": "edge"}, "controllerName": "example.com/edge"});
         let first = merged(std::slice::from_ref(&other), &verdict(1, "True"), "t1");
@@ -137,7 +169,7 @@ mod tests {
         assert_eq!(told(&second[1], "observedGeneration"), 2);
         let third = merged(&second, &verdict(3, "False"), "t3");
         assert_eq!(told(&third[1], "lastTransitionTime"), "t3");
-        let gone = RouteVerdict { generation: 4, parents: Vec::new() };
+        let gone = RouteVerdict { generation: 4, attached: Vec::new() };
         assert_eq!(merged(&third, &gone, "t4"), [other]);
     }
 }

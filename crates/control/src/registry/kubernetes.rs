@@ -226,7 +226,7 @@ pub(crate) fn istio_at(kind: Kind, api_version: &str) -> ApiResource {
 
 /// Whether a kind is there by a definition, and not by the API server itself.
 fn is_defined(kind: Kind) -> bool {
-    [".istio.io/", "gateway.networking.k8s.io/"]
+    [".istio.io/", "gateway.networking.k8s.io/", "ambit.io/"]
         .iter()
         .any(|group| kind.api_versions()[0].contains(group))
 }

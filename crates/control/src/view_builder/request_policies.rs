@@ -106,7 +106,7 @@ fn is_of(service: &Held<'_>, kind: ParentKind, name: &ObjectName) -> bool {
 
 impl Held<'_> {
     /// The services of the waypoints that its requests may pass, and itself: it may be one.
-    fn passes(&self) -> BTreeSet<ServiceName> {
+    pub(super) fn passes(&self) -> BTreeSet<ServiceName> {
         let named = |gateway: &GatewayAddress| match &gateway.destination {
             GatewayDestination::Hostname(name) => Some(name.clone()),
             GatewayDestination::Address(_) | GatewayDestination::Refused(_) => None,

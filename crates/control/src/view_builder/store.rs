@@ -38,6 +38,7 @@ use super::records::{
 use super::routes::{Route, Routes};
 use super::selectors::{Labels, Members, Selectors};
 use super::slices::{Listed, SliceRecord, Slices};
+use super::traffic_policies::TrafficPolicies;
 use super::virtual_services::VirtualServices;
 use super::workloads::{PodState, pod_uid};
 use super::{Dirty, Listing, Mesh, entries, services, slices};
@@ -72,6 +73,7 @@ pub(crate) struct Store {
     destination_rules: DestinationRules,
     virtual_services: VirtualServices,
     mesh_config: (MeshConfig, Vec<Remark>),
+    traffic_policies: TrafficPolicies,
     repeated: Repeated,
 }
 
@@ -179,6 +181,9 @@ impl Store {
             Typed::VirtualService(object) => {
                 self.put_virtual_service(mesh, &name, Some(object), dirty);
             }
+            Typed::TrafficPolicy(object) => {
+                self.put_traffic_policy(mesh, &name, Some(object), dirty);
+            }
             Typed::ReferenceGrant(object) => self.routes.put_grant(name, Some(object), dirty),
             Typed::ConfigMap(object) => self.put_config_map(mesh, &name, Some(&object), dirty),
             // The machine starts pods from these; the view knows the pods.
@@ -208,6 +213,7 @@ impl Store {
             }
             Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),
             Kind::VirtualService => self.put_virtual_service(mesh, &name, None, dirty),
+            Kind::TrafficPolicy => self.put_traffic_policy(mesh, &name, None, dirty),
             Kind::ReferenceGrant => self.routes.put_grant(name, None, dirty),
             Kind::ConfigMap => self.put_config_map(mesh, &name, None, dirty),
             Kind::ServiceAccount | Kind::Secret | Kind::Deployment => {}

@@ -12,6 +12,7 @@ mod endpoint_slices;
 mod request_policies;
 mod routes;
 mod traffic;
+mod traffic_policies;
 mod waypoints;
 
 use super::*;

@@ -7,6 +7,7 @@
 //! | tokens are verified | [`Exchange::authenticate`] |
 //! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
 //! | policies judge | [`Exchange::judge`] |
+//! | rate limits | [`Exchange::limit`] |
 //! | faults, limits, backend, mirrors | [`Exchange::forward`] |
 //! | an endpoint is chosen, reached and asked, maybe again | [`Exchange::attempts`] |
 //! | both bodies move at once | `carry.rs` |
@@ -18,6 +19,7 @@ mod carry;
 mod changes;
 mod consult;
 mod consulted;
+mod limit;
 mod mirror;
 mod room;
 mod session;
@@ -46,6 +48,7 @@ use crate::engine::answer::{Answer, is_grpc};
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::Source;
 use crate::engine::position::{Arrival, Goal, Position, Rules as _};
+use crate::engine::rate_limit::Taking;
 use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
@@ -85,6 +88,8 @@ struct Exchange<'a, P: Position, B, R> {
     rule: Option<(Arc<Rule>, Option<usize>)>,
     /// The head that was judged, where what is behind an upgrade is to be judged again.
     judged: Option<RequestHead>,
+    /// What it has taken of limits.
+    limited: Option<Taking>,
     /// By when all of it must have ended.
     deadline: Option<Instant>,
     /// The place of a further attempt, taken before a response was given up for it.
@@ -123,6 +128,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         token: None,
         rule: None,
         judged: None,
+        limited: None,
         deadline: None,
         reserved: None,
     };
@@ -188,6 +194,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         self.authenticate()?;
         self.route().await?;
         self.judge().await?;
+        self.limit()?;
         self.faults().await?;
         self.forward().await
     }
@@ -242,7 +249,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Action::Forward { .. } => None,
         };
         self.record.route = Some(rule.origin.clone());
-        self.deadline = rule.timeouts.request.map(|limit| self.record.started + limit);
+        self.deadline = rule.timeouts.request.map(|most| self.record.started + most);
         let preflight = rule.cors.as_ref().and_then(|cors| cors::preflight(cors, &self.head));
         self.rule = Some((rule, prefix_len));
         if let Some(answer) = preflight {

@@ -15,13 +15,16 @@ use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, Custom, RequestJudgement};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::Destination;
 use ambit_model::http::table::RouteTable;
 use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
+use ambit_model::names::ServiceName;
 use ambit_model::workload::Workload;
 
 use crate::engine::halves::BoxStream;
+use crate::engine::rate_limit::buckets::Buckets;
 use crate::engine::record::{CheckedAs, Record};
 use crate::head::{RequestHead, Scheme};
 
@@ -49,6 +52,8 @@ pub trait Rules {
     fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>>;
     /// Which tokens of requests are accepted.
     fn authentication(&self) -> &Authentication;
+    /// The service that is asked, and how many requests to it may come.
+    fn rate_limits(&self) -> (&ServiceName, &RateLimits);
     /// Whether a request may pass.
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
     /// Whether a request may be sent on, for a destination whose policies have not judged it yet;
@@ -161,6 +166,9 @@ pub trait Position: 'static {
         arrival: &Arrival,
         endpoint: &Endpoint<Self::Way>,
     ) -> impl Future<Output = Result<BoxStream, Unreachable>>;
+
+    /// The counts of limits, which all threads of the process share.
+    fn buckets(&self) -> &Buckets;
 
     /// A random number below `bound`, which is at least 1.
     fn random_below(&self, bound: u64) -> u64;

@@ -9,6 +9,7 @@ use ambit_model::Text;
 use ambit_model::authorize::{Denial, RuleName};
 use ambit_model::http::rule::Origin;
 use ambit_model::http::telemetry::Spans;
+use ambit_model::names::PolicyName;
 use ambit_model::trace::TraceParent;
 use ambit_model::workload::Workload;
 use tokio::time::Instant;
@@ -156,6 +157,17 @@ pub struct Traced {
     pub spans: Arc<Spans>,
 }
 
+/// A limit of requests that was reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitReached {
+    /// The TrafficPolicy.
+    pub policy: PolicyName,
+    /// The name of the limit.
+    pub limit: Text,
+    /// Whether the request was refused for it.
+    pub is_enforced: bool,
+}
+
 /// The facts about one request.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -197,6 +209,8 @@ pub struct Record {
     pub upstream_time: Option<Duration>,
     /// The authorization services that were asked, in order.
     pub checks: Vec<Checked>,
+    /// Limits that were reached.
+    pub limits: Vec<LimitReached>,
     /// AUDIT policies that match.
     pub audits: Vec<RuleName>,
     /// What policies on trial would deny.
@@ -232,6 +246,7 @@ impl Record {
             messages: (0, 0),
             upstream_time: None,
             checks: Vec::new(),
+            limits: Vec::new(),
             audits: Vec::new(),
             dry_run: Vec::new(),
             original_path: None,

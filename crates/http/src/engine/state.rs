@@ -108,11 +108,14 @@ impl<P: Position> Engine<P> {
         &self.position
     }
 
-    /// Closes idle connections to endpoints from time to time. Never returns.
+    /// Closes idle connections to endpoints from time to time, and forgets limits that nobody
+    /// reaches. Never returns.
     pub async fn keep_tidy(&self) {
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
             self.pool.sweep();
+            let buckets = self.position.buckets();
+            buckets.sweep(buckets.now());
         }
     }
 }

@@ -10,6 +10,7 @@ mod http2;
 mod limits;
 mod paths;
 mod pools;
+mod rate_limits;
 mod routes;
 mod tracing;
 mod world;

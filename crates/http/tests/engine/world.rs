@@ -11,6 +11,7 @@ use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{
     Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
 };
+use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::Record;
 use ambit_http::engine::{Engine, Served, Settings, Speaks, serve};
 use ambit_model::Text;
@@ -19,6 +20,7 @@ use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::policy::RequestPolicy;
+use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
 };
@@ -50,6 +52,8 @@ pub(crate) struct World {
     pub(crate) authorizers: RefCell<BTreeMap<Text, Arc<Authorizer>>>,
     /// What services on trial have answered.
     pub(crate) trials: RefCell<Vec<String>>,
+    pub(crate) rate_limits: RefCell<RateLimits>,
+    pub(crate) buckets: Buckets,
     pub(crate) version: RefCell<Option<Version>>,
     pub(crate) records: RefCell<Vec<Record>>,
     pub(crate) random: RefCell<u64>,
@@ -65,6 +69,8 @@ pub(crate) struct Holds {
     table: RouteTable,
     authentication: Authentication,
     authorizers: BTreeMap<Text, Arc<Authorizer>>,
+    service: ServiceName,
+    rate_limits: RateLimits,
     world: Rc<World>,
     traffic: TrafficPolicy,
     spans: Option<Arc<Spans>>,
@@ -81,6 +87,10 @@ impl Rules for Holds {
 
     fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>> {
         &self.authorizers
+    }
+
+    fn rate_limits(&self) -> (&ServiceName, &RateLimits) {
+        (&self.service, &self.rate_limits)
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -136,7 +146,20 @@ impl Position for Place {
         let table = RouteTable::new(rules);
         let authorizers = self.0.authorizers.borrow().clone();
         let spans = self.0.spans.borrow().clone();
-        Some(Holds { table, authentication, authorizers, world: self.0.clone(), traffic, spans })
+        let (service, rate_limits) =
+            (ServiceName::new("app", "web"), self.0.rate_limits.borrow().clone());
+        let world = self.0.clone();
+        let held = Holds {
+            table,
+            authentication,
+            authorizers,
+            service,
+            rate_limits,
+            world,
+            traffic,
+            spans,
+        };
+        Some(held)
     }
 
     async fn policies_changed(&self, version: u64) {
@@ -188,6 +211,10 @@ impl Position for Place {
         }
         (server.0)(far, server.1);
         Ok(Box::new(near))
+    }
+
+    fn buckets(&self) -> &Buckets {
+        &self.0.buckets
     }
 
     fn random_below(&self, bound: u64) -> u64 {

@@ -98,14 +98,6 @@ impl All<'_> {
     /// Whether a policy is attached, and all that it is attached to is a waypoint or names one.
     fn is_for_waypoints(&self, policy: &AuthorizationPolicy) -> bool {
         let Ok(targets) = policy::attachments(policy, DEFAULT_MESH_NAMESPACE) else { return false };
-        let names_one = |kind, name: &ObjectName| {
-            let object = self.objects.get(&ObjectKey::new(kind, &name.namespace, &name.name));
-            let namespace = ObjectKey::new(Kind::Namespace, "", &name.namespace);
-            let named = [object, self.objects.get(&namespace)]
-                .into_iter()
-                .find_map(|it| it?.metadata().labels.as_ref()?.get(USE_WAYPOINT));
-            object.is_some() && named.is_some_and(|name| ![NONE, ""].contains(&name.as_str()))
-        };
         !targets.is_empty()
             && targets.iter().all(|target| match target {
                 Target::GatewayClass(_) => true,
@@ -113,9 +105,19 @@ impl All<'_> {
                     let key = ObjectKey::new(Kind::Gateway, &name.namespace, &name.name);
                     self.objects.contains_key(&key)
                 }
-                Target::Service(name) => names_one(Kind::Service, name),
-                Target::ServiceEntry(name) => names_one(Kind::ServiceEntry, name),
+                Target::Service(name) => self.names_waypoint(Kind::Service, name),
+                Target::ServiceEntry(name) => self.names_waypoint(Kind::ServiceEntry, name),
             })
+    }
+
+    /// Whether an object is there and names a waypoint, or its namespace does.
+    pub(super) fn names_waypoint(&self, kind: Kind, name: &ObjectName) -> bool {
+        let object = self.objects.get(&ObjectKey::new(kind, &name.namespace, &name.name));
+        let namespace = ObjectKey::new(Kind::Namespace, "", &name.namespace);
+        let named = [object, self.objects.get(&namespace)]
+            .into_iter()
+            .find_map(|it| it?.metadata().labels.as_ref()?.get(USE_WAYPOINT));
+        object.is_some() && named.is_some_and(|name| ![NONE, ""].contains(&name.as_str()))
     }
 
     /// Whether a policy holds for pods that are where it looks.

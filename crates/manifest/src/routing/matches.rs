@@ -60,7 +60,11 @@ pub(super) fn is_of_prefix(written: &routes::HttpRouteMatch) -> bool {
     kind.is_none_or(|kind| kind == PATH_PREFIX)
 }
 
-fn path(written: &routes::PathMatch, at: &FieldPath, problems: &mut Problems) -> PathMatch {
+pub(super) fn path(
+    written: &routes::PathMatch,
+    at: &FieldPath,
+    problems: &mut Problems,
+) -> PathMatch {
     let value = written.value.as_deref().unwrap_or("/");
     let at_value = at.field("value");
     match written.kind.as_deref().unwrap_or(PATH_PREFIX) {

@@ -159,7 +159,7 @@ pub struct NamedMatch {
 }
 
 impl NamedMatch {
-    fn holds(&self, value: Option<&[u8]>) -> bool {
+    pub(crate) fn holds(&self, value: Option<&[u8]>) -> bool {
         value.is_some_and(|value| self.value.matches(value)) != self.is_inverted
     }
 }

@@ -11,6 +11,7 @@ use crate::http::attached::{Attached, Compile};
 use crate::http::authentication::Authentication;
 use crate::http::authorizer::Authorizer;
 use crate::http::bytes::{self, BytesRoutes, BytesTable};
+use crate::http::rate_limit::RateLimits;
 use crate::http::rule::{Action, Destination, RouteKind, Rule};
 use crate::http::table::RouteTable;
 use crate::http::telemetry::Telemetry;
@@ -36,6 +37,8 @@ pub struct ServiceHttp {
     pub authorizers: BTreeMap<Text, Arc<Authorizer>>,
     /// The tokens that are read of requests.
     pub authentication: Authentication,
+    /// How many requests may come.
+    pub rate_limits: RateLimits,
     /// How requests are spread over its endpoints.
     pub traffic: Traffic,
     /// Parts of its endpoints, by the names that a DestinationRule gives them.
@@ -94,6 +97,7 @@ impl ServiceHttp {
             policies: Vec::new(),
             authorizers: BTreeMap::new(),
             authentication: Authentication::default(),
+            rate_limits: RateLimits::default(),
             traffic: Traffic::default(),
             subsets: BTreeMap::new(),
             telemetry: Telemetry::default(),
@@ -149,10 +153,10 @@ impl ServiceHttp {
         destinations(&self.routes).chain(bytes::destinations(&self.bytes))
     }
 
-    /// Those, and the services that are asked whether its requests may pass.
+    /// Those, and the services that are asked whether its requests may pass, or that count them.
     pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
         let asked = self.authorizers.values().filter_map(|it| it.destination.service());
-        self.routed().chain(asked)
+        self.routed().chain(asked).chain(self.rate_limits.counters())
     }
 }
 

@@ -21,9 +21,9 @@ pub struct Needed {
 
 impl View {
     /// What the waypoint whose own service is `own` needs: all of the services that name it as
-    /// their waypoint, of those to which their routes lead or which their policies ask, and of its
-    /// own, which holds for workloads that name it. What holds where routes lead is asked of what
-    /// comes from another namespace.
+    /// their waypoint, of those to which their routes lead, which their policies ask or that count
+    /// their requests, and of its own, which holds for workloads that name it. What holds where
+    /// routes lead is asked of what comes from another namespace.
     pub fn needed_by_waypoint(&self, own: &ServiceName) -> Needed {
         let fronted = self.services().filter(|it| self.is_fronted_by(it, own));
         let mut fronted: BTreeSet<ServiceName> = fronted.map(|it| it.key.clone()).collect();

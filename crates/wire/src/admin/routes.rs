@@ -87,4 +87,25 @@ pub struct RequestAnswer {
     /// The status of the waypoint's own answer; absent if an endpoint answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
+    /// The limits that count it if it may pass; absent where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<RequestLimit>,
+}
+
+/// A limit of how many requests may come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestLimit {
+    /// The TrafficPolicy, `NAMESPACE/NAME`.
+    pub policy: String,
+    /// The name of the limit in it.
+    pub limit: String,
+    /// How many requests may come, and who counts, in words.
+    pub quota: String,
+    /// What tells the sender apart, as `KEY=VALUE`; empty where all senders have one count.
+    pub sender: String,
+    /// What the request costs of it.
+    pub cost: u32,
+    /// Whether requests are refused for it; otherwise it only counts and reports.
+    pub enforced: bool,
 }

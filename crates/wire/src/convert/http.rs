@@ -11,6 +11,7 @@ use std::time::Duration;
 use ambit_model::http::matching::Pattern;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
+use ambit_model::names::PolicyName;
 
 use super::{ConvertError, Problem, decode, each, text};
 use crate::proto::ambit::http as proto;
@@ -22,6 +23,7 @@ mod connections;
 mod matching;
 mod nearness;
 mod policy;
+mod rate_limit;
 mod rule;
 mod service;
 mod telemetry;
@@ -121,4 +123,15 @@ fn optional_text(it: Option<String>) -> Option<ambit_model::Text> {
 
 fn optional_string(it: &Option<ambit_model::Text>) -> Option<String> {
     it.as_ref().map(ToString::to_string)
+}
+
+fn policy_name(message: proto::PolicyName) -> Result<PolicyName, ConvertError> {
+    match message.name.is_empty() {
+        true => Err(ConvertError::new("name", Problem::Missing)),
+        false => Ok(PolicyName::new(message.namespace, message.name)),
+    }
+}
+
+fn policy_name_message(name: &PolicyName) -> proto::PolicyName {
+    proto::PolicyName { namespace: name.namespace.to_string(), name: name.name.to_string() }
 }

@@ -126,6 +126,7 @@ fn why() {
         "/policy/written",
         "/remedy",
         "/request",
+        "/request/limits",
         "/request/matches",
         "/request/rule",
         "/request/rule/ruleName",

@@ -21,7 +21,7 @@ use ambit_words::names::MESH_CONFIG_MAP;
 use serde_json::json;
 
 use super::ends::{Destination, Ends, WhyError};
-use super::{origin, source_address};
+use super::{limits, origin, source_address};
 use crate::admin::{lists, routes};
 use crate::view_builder::Builder;
 
@@ -183,6 +183,8 @@ impl One<'_> {
             Some(Some(found)) => (routes::action(found.rule), own_status(found.rule)),
         };
         let found = found.flatten();
+        let limits = self.http.rate_limits.of(found.as_ref().map(|found| &found.rule.origin));
+        let limits = limits.filter(|_| status.is_none());
         explanation.request = Some(admin::RequestAnswer {
             waypoint: self.fronted.waypoint.clone(),
             method: self.request.method.clone(),
@@ -192,9 +194,18 @@ impl One<'_> {
             matches: found.map(|it| routes::matches(&it)),
             action,
             status,
+            limits: limits.map(|it| limits::counting(it, &asked)).unwrap_or_default(),
         });
         explanation.decided_by = Some(format!("the waypoint {}", self.fronted.waypoint));
         self.judge(&asked, status, explanation);
+        let problem = limits.and_then(|it| it.problem.as_ref().map(|problem| (it, problem)));
+        if let Some((policy, problem)) = problem
+            && explanation.decision == admin::Decision::Allow
+        {
+            explanation.decision = admin::Decision::Deny;
+            explanation.reason = format!("TrafficPolicy {}: {problem}", policy.name);
+            explanation.remedy = Some("correct the TrafficPolicy".to_owned());
+        }
     }
 
     fn judge(&self, asked: &Asked<'_>, status: Option<u16>, into: &mut admin::Explanation) {

@@ -209,6 +209,44 @@ fn a_request_is_routed_and_judged_as_the_waypoint_does_it() {
 }
 
 #[test]
+fn the_limits_that_count_a_request_are_named() {
+    let mut builder = fronted();
+    let limits = |limits: Value| {
+        let targets = json!([{"group": "", "kind": "Service", "name": "web"}]);
+        let spec = json!({"targetRefs": targets, "rateLimits": limits});
+        put(Kind::TrafficPolicy, "limits", json!({"spec": spec}))
+    };
+    let user = json!([{"headers": [{"name": "X-User", "type": "Distinct"}]}]);
+    let quota = json!({"requests": 10, "unit": "Minute", "burst": 20});
+    builder.apply([limits(json!([
+        {"name": "all", "limit": {"requests": 5, "unit": "Second"}, "shadowMode": true},
+        {"name": "user", "clientSelectors": user, "limit": quota},
+    ]))]);
+    let ask = |builder: &Builder, path: &str, headers: &str| {
+        let (path, headers) = (path.to_owned(), headers.to_owned());
+        let query = [("path".to_owned(), path), ("headers".to_owned(), headers)].into();
+        let request = Request::of(&query).expect("a request").expect("one is asked about");
+        explain_request(builder, "app/load", "web", &request).expect("an answer")
+    };
+    let told = |path: &str, headers: &str| {
+        let limits = ask(&builder, path, headers).request.expect("a waypoint reads it").limits;
+        let told = limits
+            .iter()
+            .map(|it| format!("{} {} {:?} {}", it.limit, it.quota, it.sender, it.enforced));
+        told.collect::<Vec<_>>()
+    };
+    let all = r#"all 5 per second, in each waypoint pod "" false"#;
+    let user = r#"user 10 per minute, burst 20, in each waypoint pod "x-user=ann" true"#;
+    assert_eq!(told("/api", ""), [all]);
+    assert_eq!(told("/api", "x-user: ann"), [all, user]);
+    assert_eq!(told("/other", "x-user: ann"), [] as [&str; 0], "no route, no limit");
+    builder.apply([limits(json!([{"limit": {"requests": 0, "unit": "Second"}}]))]);
+    let answer = ask(&builder, "/api", "");
+    assert_eq!(answer.decision, admin::Decision::Deny);
+    assert!(answer.reason.contains("requests"), "{}", answer.reason);
+}
+
+#[test]
 fn a_request_that_nobody_reads_is_said_to_be_none() {
     let query = [("method".to_owned(), "GET".to_owned())].into();
     let request = Request::of(&query).expect("a request").expect("one is asked about");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{read_grant, read_route};
-use ambit_manifest::{Kind, Typed, destination_rule, virtual_service};
+use ambit_manifest::{Kind, Typed, destination_rule, traffic_policy, virtual_service};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
     USE_WAYPOINT_CANARY_WEIGHT,
@@ -278,6 +278,10 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::VirtualService => |object| {
             let spec = |spec| Ok(virtual_service::read(spec));
             read(Kind::VirtualService, object, spec, Typed::VirtualService)
+        },
+        Kind::TrafficPolicy => |object| {
+            let spec = |spec| Ok(traffic_policy::read_spec(spec));
+            read(Kind::TrafficPolicy, object, spec, Typed::TrafficPolicy)
         },
         Kind::ReferenceGrant => |object| {
             let spec = |spec| Ok(read_grant(spec));

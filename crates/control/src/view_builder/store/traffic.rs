@@ -1,11 +1,12 @@
-//! DestinationRules and VirtualServices, and the services that their hosts mean.
+//! DestinationRules, VirtualServices and TrafficPolicies, and the services that they mean.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ambit_manifest::ObjectName;
 use ambit_manifest::destination_rule::DestinationRule;
+use ambit_manifest::traffic_policy::{TargetKind, TrafficPolicy};
 use ambit_manifest::virtual_service::VirtualService;
+use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
 
@@ -13,7 +14,9 @@ use super::Store;
 use crate::view_builder::destination_rules::DestinationRules;
 use crate::view_builder::hosts::means;
 use crate::view_builder::records::Member;
+use crate::view_builder::routes::parent_name;
 use crate::view_builder::selectors::Labels;
+use crate::view_builder::traffic_policies::TrafficPolicies;
 use crate::view_builder::virtual_services::VirtualServices;
 use crate::view_builder::{Dirty, Mesh, services};
 
@@ -39,6 +42,35 @@ impl Store {
     ) {
         for host in self.virtual_services.put(mesh, name, service) {
             dirty.services.extend(self.services_of_host(mesh, &host));
+        }
+    }
+
+    pub(super) fn put_traffic_policy(
+        &mut self,
+        mesh: &Mesh,
+        name: &ObjectName,
+        policy: Option<Arc<TrafficPolicy>>,
+        dirty: &mut Dirty,
+    ) {
+        for target in self.traffic_policies.put(mesh, name, policy) {
+            let kind = match target.kind {
+                TargetKind::Service => {
+                    dirty.services.insert(services::service_name(mesh, &target.name));
+                    continue;
+                }
+                TargetKind::Gateway => {
+                    // Any service may name it.
+                    let all = self.services.keys();
+                    dirty.services.extend(all.map(|it| services::service_name(mesh, it)));
+                    dirty.services.extend(self.hosts.keys().cloned());
+                    continue;
+                }
+                TargetKind::HttpRoute => Kind::HttpRoute,
+                TargetKind::GrpcRoute => Kind::GrpcRoute,
+            };
+            if let Some(route) = self.routes.get(&(kind, target.name)) {
+                dirty.parents.extend(route.parents().iter().map(parent_name));
+            }
         }
     }
 
@@ -71,6 +103,11 @@ impl Store {
     /// The VirtualServices.
     pub(crate) fn virtual_services(&self) -> &VirtualServices {
         &self.virtual_services
+    }
+
+    /// The TrafficPolicies.
+    pub(crate) fn traffic_policies(&self) -> &TrafficPolicies {
+        &self.traffic_policies
     }
 
     /// The members of a namespace that carry these labels.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::carry::{Carried, Counts, Terms, carry};
 use super::changes::change_response;
+use super::limit;
 use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room};
 use super::session::{self, Sticky};
 use super::watch::{self, Ended};
@@ -294,6 +295,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
         let (whole, loads) = (self.body.whole(), self.engine.loads.clone());
         let (reserved, deadline) = (std::cell::RefCell::new(None), self.deadline);
+        let (limited, position) = (self.limited.as_ref(), &self.engine.position);
         let (method, attempts) = (self.head.method().clone(), self.record.attempts);
         let origin = plan.changes.rule.and_then(|rule| {
             let cors = rule.cors.as_ref()?;
@@ -318,13 +320,13 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 filters::change_response(head, changes)?;
             }
             change_response(&mut head.fields, &self.consulted.response)?;
+            limit::respond(limited, || position.buckets().now(), head)?;
             if let Some((cors, origin)) = origin {
                 share(head, cors, origin)?;
             }
             let pinned = plan.sticky.pinned;
             let kept = session.and_then(|it| session::answer(it, pinned, &endpoint.uid));
-            let cookie = plan.sticky.new_cookie.clone();
-            let cookie = cookie.map(|cookie| ("set-cookie".to_owned(), cookie));
+            let cookie = plan.sticky.new_cookie.clone().map(|it| ("set-cookie".to_owned(), it));
             for (name, value) in kept.into_iter().chain(cookie) {
                 let put = head.fields.append(name.as_str(), value.as_bytes());
                 put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
@@ -336,9 +338,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Ok(true)
         };
         let (body, respond) = (&mut self.body, &mut self.respond);
-        let (up, down) = (&mut sending, &mut reading);
+        let (up, down, counts) = (&mut sending, &mut reading, &terms.counts);
         let carried = carry(body, respond, up, down, &terms, decide, denied).await;
-        let counts = &terms.counts;
         self.reserved = reserved.into_inner();
         let (status, grpc_status, response) = heard.into_inner();
         (self.record.status, self.record.response) = (status, response);

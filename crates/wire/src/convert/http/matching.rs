@@ -31,7 +31,7 @@ pub(super) fn one_message(it: &Match) -> proto::Match {
     }
 }
 
-fn path(message: proto::PathMatch) -> Result<PathMatch, ConvertError> {
+pub(super) fn path(message: proto::PathMatch) -> Result<PathMatch, ConvertError> {
     use proto::path_match::Kind;
     Ok(match required("kind", message.kind)? {
         Kind::Exact(it) => PathMatch::Exact(text(&it)),
@@ -43,7 +43,7 @@ fn path(message: proto::PathMatch) -> Result<PathMatch, ConvertError> {
     })
 }
 
-fn path_message(path: &PathMatch) -> proto::PathMatch {
+pub(super) fn path_message(path: &PathMatch) -> proto::PathMatch {
     use proto::path_match::Kind;
     let kind = match path {
         PathMatch::Exact(it) => Kind::Exact(it.to_string()),
@@ -79,7 +79,7 @@ pub(super) fn value_message(value: &ValueMatch) -> proto::ValueMatch {
     proto::ValueMatch { kind: Some(kind) }
 }
 
-fn named(message: proto::NamedMatch) -> Result<NamedMatch, ConvertError> {
+pub(super) fn named(message: proto::NamedMatch) -> Result<NamedMatch, ConvertError> {
     Ok(NamedMatch {
         name: text(&message.name),
         value: inner("value", message.value, value)?,
@@ -87,7 +87,7 @@ fn named(message: proto::NamedMatch) -> Result<NamedMatch, ConvertError> {
     })
 }
 
-fn named_message(it: &NamedMatch) -> proto::NamedMatch {
+pub(super) fn named_message(it: &NamedMatch) -> proto::NamedMatch {
     proto::NamedMatch {
         name: it.name.to_string(),
         value: Some(value_message(&it.value)),

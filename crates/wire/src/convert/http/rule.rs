@@ -54,19 +54,32 @@ pub(super) fn rule_message(rule: &Rule) -> proto::Rule {
     }
 }
 
-pub(super) fn origin(message: proto::Origin) -> Result<Origin, ConvertError> {
-    let kind = match known("kind", message.kind)? {
+pub(super) fn route_kind(field: &str, kind: i32) -> Result<RouteKind, ConvertError> {
+    Ok(match known(field, kind)? {
         proto::RouteKind::Unspecified => {
-            return Err(ConvertError::new("kind", Problem::Unspecified));
+            return Err(ConvertError::new(field, Problem::Unspecified));
         }
         proto::RouteKind::HttpRoute => RouteKind::HttpRoute,
         proto::RouteKind::GrpcRoute => RouteKind::GrpcRoute,
         proto::RouteKind::VirtualService => RouteKind::VirtualService,
         proto::RouteKind::TlsRoute => RouteKind::TlsRoute,
         proto::RouteKind::TcpRoute => RouteKind::TcpRoute,
-    };
+    })
+}
+
+pub(super) fn route_kind_message(kind: RouteKind) -> proto::RouteKind {
+    match kind {
+        RouteKind::HttpRoute => proto::RouteKind::HttpRoute,
+        RouteKind::GrpcRoute => proto::RouteKind::GrpcRoute,
+        RouteKind::VirtualService => proto::RouteKind::VirtualService,
+        RouteKind::TlsRoute => proto::RouteKind::TlsRoute,
+        RouteKind::TcpRoute => proto::RouteKind::TcpRoute,
+    }
+}
+
+pub(super) fn origin(message: proto::Origin) -> Result<Origin, ConvertError> {
     Ok(Origin {
-        kind,
+        kind: route_kind("kind", message.kind)?,
         namespace: text(&message.namespace),
         name: text(&message.name),
         created_unix_s: message.created_unix_s,
@@ -76,15 +89,8 @@ pub(super) fn origin(message: proto::Origin) -> Result<Origin, ConvertError> {
 }
 
 pub(super) fn origin_message(origin: &Origin) -> proto::Origin {
-    let kind = match origin.kind {
-        RouteKind::HttpRoute => proto::RouteKind::HttpRoute,
-        RouteKind::GrpcRoute => proto::RouteKind::GrpcRoute,
-        RouteKind::VirtualService => proto::RouteKind::VirtualService,
-        RouteKind::TlsRoute => proto::RouteKind::TlsRoute,
-        RouteKind::TcpRoute => proto::RouteKind::TcpRoute,
-    };
     proto::Origin {
-        kind: kind.into(),
+        kind: route_kind_message(origin.kind).into(),
         namespace: origin.namespace.to_string(),
         name: origin.name.to_string(),
         created_unix_s: origin.created_unix_s,

@@ -6,12 +6,12 @@ use ambit_model::Text;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::bytes::BytesRoutes;
 use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp, Subset};
-use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::names::ServiceName;
 
 use super::super::{ConvertError, Problem, each, known, port, text};
 use super::{
     authentication, authorizer, by_name, connections, inner, optional, optional_string,
-    optional_text, rule, strings, telemetry, traffic,
+    optional_text, policy_name, policy_name_message, rate_limit, rule, strings, telemetry, traffic,
 };
 use crate::proto::ambit::http as proto;
 
@@ -37,6 +37,8 @@ impl TryFrom<proto::Service> for ServiceHttp {
                 rules: each("jwt_rules", message.jwt_rules, authentication::rule)?,
                 problem: optional_text(message.jwt_problem),
             },
+            rate_limits: optional("rate_limits", message.rate_limits, rate_limit::limits)?
+                .unwrap_or_default(),
             traffic: inner("traffic", message.traffic, traffic::traffic)?,
             subsets: by_name("subsets", message.subsets, subset)?,
             telemetry: optional("telemetry", message.telemetry, telemetry::telemetry)?
@@ -57,6 +59,7 @@ impl From<&ServiceHttp> for proto::Service {
             authorizers: it.authorizers.iter().map(authorizer::message).collect(),
             jwt_rules: it.authentication.rules.iter().map(authentication::message).collect(),
             jwt_problem: optional_string(&it.authentication.problem),
+            rate_limits: rate_limit::limits_message(&it.rate_limits),
             traffic: Some(traffic::traffic_message(&it.traffic)),
             subsets: it.subsets.iter().map(subset_message).collect(),
             telemetry: telemetry::message(&it.telemetry),
@@ -103,17 +106,6 @@ fn group_message(group: &RouteGroup) -> proto::RouteGroup {
         port: group.port.map(u32::from),
         rules: group.rules.iter().map(|it| rule::rule_message(it)).collect(),
     }
-}
-
-fn policy_name(message: proto::PolicyName) -> Result<PolicyName, ConvertError> {
-    match message.name.is_empty() {
-        true => Err(ConvertError::new("name", Problem::Missing)),
-        false => Ok(PolicyName::new(message.namespace, message.name)),
-    }
-}
-
-fn policy_name_message(name: &PolicyName) -> proto::PolicyName {
-    proto::PolicyName { namespace: name.namespace.to_string(), name: name.name.to_string() }
 }
 
 fn subset(message: proto::Subset) -> Result<(Text, Subset), ConvertError> {

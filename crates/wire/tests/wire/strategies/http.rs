@@ -1,5 +1,7 @@
 //! Arbitrary services and policies of layer 7.
 
+mod rate_limit;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -359,7 +361,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
         (vec(group, 0..3), vec(bytes_group(), 0..3)),
         (vec(policy_name(), 0..3), btree_map(word(), authorizer().prop_map(Arc::new), 0..2)),
         authentication(),
-        traffic(),
+        (rate_limit::limits(), traffic()),
         btree_map(word(), subset, 0..3),
         telemetry::telemetry(),
     )
@@ -370,7 +372,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                 groups,
                 (policies, authorizers),
                 authentication,
-                traffic,
+                (rate_limits, traffic),
                 subsets,
                 telemetry,
             )| {
@@ -382,6 +384,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                     policies,
                     authorizers,
                     authentication,
+                    rate_limits,
                     traffic,
                     subsets,
                     telemetry,

@@ -1,0 +1,170 @@
+//! Which TrafficPolicy decides for which requests, and what its author is told.
+
+use ambit_model::http::rule::{Origin, RouteKind};
+
+use super::*;
+use crate::view_builder::traffic_policies::conditions;
+
+const GROUP: &str = "gateway.networking.k8s.io";
+
+fn policy(name: &str, created: &str, targets: &Value) -> Event {
+    let mut metadata = meta("shop", name, &json!({}));
+    metadata["creationTimestamp"] = created.into();
+    let limits = json!([{"limit": {"requests": 1, "unit": "Second"}}]);
+    let spec = json!({"targetRefs": targets, "rateLimits": limits});
+    put(Kind::TrafficPolicy, &json!({"metadata": metadata, "spec": spec}))
+}
+
+fn early(name: &str, targets: &Value) -> Event {
+    policy(name, "2026-01-01T00:00:00Z", targets)
+}
+
+fn late(name: &str, targets: &Value) -> Event {
+    policy(name, "2026-02-01T00:00:00Z", targets)
+}
+
+fn web() -> Value {
+    json!([{"group": "", "kind": "Service", "name": "web"}])
+}
+
+fn of_route(rule: Option<&str>) -> Value {
+    let mut target = json!({"group": GROUP, "kind": "HTTPRoute", "name": "web"});
+    if let Some(rule) = rule {
+        target["sectionName"] = rule.into();
+    }
+    json!([target])
+}
+
+fn waypoint() -> Value {
+    json!([{"group": GROUP, "kind": "Gateway", "name": "way"}])
+}
+
+/// A service behind a waypoint, with a route of two rules.
+fn world() -> Builder {
+    let mut builder = builder();
+    let gateway = json!({
+        "metadata": meta("shop", "way", &json!({"istio.io/waypoint-for": "all"})),
+        "spec": {"gatewayClassName": "istio-waypoint",
+            "listeners": [{"name": "mesh", "protocol": "HBONE", "port": 15008}]},
+    });
+    let web = json!({
+        "metadata": meta("shop", "web", &json!({"istio.io/use-waypoint": "way"})),
+        "spec": {"ports": [{"port": 80}]},
+    });
+    let rules = json!([{"name": "slow"}, {"name": "fast"}]);
+    let parents = json!([{"group": "", "kind": "Service", "name": "web"}]);
+    let spec = json!({"parentRefs": parents, "rules": rules});
+    builder.apply([
+        put(Kind::Gateway, &gateway),
+        put(Kind::Service, &web),
+        service("shop", "plain", &json!({"ports": [{"port": 80}]})),
+        put(Kind::HttpRoute, &json!({"metadata": meta("shop", "web", &json!({})), "spec": spec})),
+    ]);
+    builder
+}
+
+/// The policies that decide for both rules of the route, and for what no route answers.
+fn deciding(builder: &Builder) -> String {
+    let service = "shop/web.shop.svc.cluster.local".parse().unwrap();
+    let limits = &builder.view().http_service(&service).expect("a service").rate_limits;
+    let origin = |rule: &str| Origin {
+        kind: RouteKind::HttpRoute,
+        namespace: "shop".into(),
+        name: "web".into(),
+        created_unix_s: 0,
+        index: 0,
+        rule_name: Some(rule.into()),
+    };
+    let name = |route: Option<&Origin>| {
+        limits.of(route).map_or_else(|| "-".to_owned(), |it| it.name.name.to_string())
+    };
+    let [slow, fast] = ["slow", "fast"].map(|rule| name(Some(&origin(rule))));
+    format!("{slow} {fast} {}", name(None))
+}
+
+/// `NAME: REASON` of all policies.
+fn told(builder: &Builder) -> Vec<String> {
+    let policies = builder.store().traffic_policies().iter();
+    let told = policies.flat_map(|(name, known)| {
+        let all = conditions(builder, name, known).into_iter();
+        all.map(|(_, condition)| format!("{}: {}", name.name, condition.reason))
+    });
+    told.collect()
+}
+
+#[test]
+fn the_most_specific_target_decides_and_the_oldest_there() {
+    let mut builder = world();
+    assert_eq!(deciding(&builder), "- - -");
+    for (event, expected) in [
+        (early("way", &waypoint()), "way way way"),
+        (late("web", &web()), "web web web"),
+        (early("web-old", &web()), "web-old web-old web-old"),
+        (late("route", &of_route(None)), "route route web-old"),
+        (late("rule", &of_route(Some("slow"))), "rule route web-old"),
+    ] {
+        builder.apply([event]);
+        assert_eq!(deciding(&builder), expected);
+    }
+    assert_eq!(
+        told(&builder),
+        [
+            "route: Accepted",
+            "rule: Accepted",
+            "way: Accepted",
+            "web: Conflicted",
+            "web-old: Accepted"
+        ]
+    );
+    for (name, expected) in [
+        ("web-old", "rule route web"),
+        ("rule", "route route web"),
+        ("route", "web web web"),
+        ("web", "way way way"),
+        ("way", "- - -"),
+    ] {
+        builder.apply([delete(Kind::TrafficPolicy, "shop", name)]);
+        assert_eq!(deciding(&builder), expected, "without {name}");
+    }
+}
+
+#[test]
+fn a_route_that_comes_later_gets_its_limits() {
+    let mut builder = builder();
+    builder.apply([late("route", &of_route(None)), late("web", &web())]);
+    assert_eq!(told(&builder), ["route: TargetNotFound", "web: TargetNotFound"]);
+    let parents = json!([{"group": "", "kind": "Service", "name": "web"}]);
+    let spec = json!({"parentRefs": parents, "rules": [{"name": "slow"}, {"name": "fast"}]});
+    builder.apply([
+        put(Kind::HttpRoute, &json!({"metadata": meta("shop", "web", &json!({})), "spec": spec})),
+        service("shop", "web", &json!({"ports": [{"port": 80}]})),
+    ]);
+    assert_eq!(deciding(&builder), "route route web");
+    assert_eq!(told(&builder), ["route: Accepted", "web: Accepted"]);
+}
+
+#[test]
+fn what_cannot_be_honoured_is_told_and_decides() {
+    let mut builder = world();
+    let limits = json!([{"limit": {"requests": 1, "unit": "Moment"}}]);
+    let spec = json!({"targetRefs": web(), "rateLimits": limits});
+    let metadata = meta("shop", "wrong", &json!({}));
+    builder.apply([put(Kind::TrafficPolicy, &json!({"metadata": metadata, "spec": spec}))]);
+    assert_eq!(told(&builder), ["wrong: Invalid"]);
+    let service = "shop/web.shop.svc.cluster.local".parse().unwrap();
+    let limits = &builder.view().http_service(&service).expect("a service").rate_limits;
+    assert!(limits.of(None).expect("they hold").problem.is_some());
+    let none = |target: &Value| early("none", target);
+    for target in [
+        json!([{"group": "", "kind": "Service", "name": "absent"}]),
+        json!([{"group": GROUP, "kind": "Gateway", "name": "absent"}]),
+        of_route(Some("absent")),
+    ] {
+        builder.apply([none(&target)]);
+        assert_eq!(told(&builder)[0], "none: TargetNotFound", "{target}");
+    }
+    builder.apply([none(&json!([{"group": "", "kind": "Service", "name": "plain"}]))]);
+    let (name, known) = builder.store().traffic_policies().iter().next().unwrap();
+    let message = &conditions(&builder, name, known)[0].1.message;
+    assert!(message.contains("has no waypoint"), "{message}");
+}

@@ -1,0 +1,261 @@
+//! TrafficPolicy (`ambit.io`): what neither Istio's resources nor the Gateway API can say of the
+//! requests to a service.
+//!
+//! It attaches as policies of the Gateway API do (GEP-713): to a waypoint, a Service, a route or
+//! one rule of a route, all of its own namespace. Each section stands for itself: of those that
+//! hold for a request the most specific decides, and of several at the same target the oldest. A
+//! file for each section says how it is written and what it means. Nothing here knows which
+//! targets exist.
+
+mod rate_limits;
+
+use std::sync::Arc;
+
+use ambit_model::Text;
+use ambit_model::http::rate_limit::RateLimitPolicy;
+use ambit_model::names::{PolicyName, ServiceName};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::istio::IstioObject;
+use crate::remarks::{Remark, Remarks};
+use crate::validate::names;
+use crate::{FieldPath, ObjectIssues, ObjectName, remarks, routes};
+
+use self::rate_limits::RateLimit;
+
+/// ambit.io TrafficPolicy.
+pub type TrafficPolicy = IstioObject<TrafficPolicySpec>;
+
+/// The controller that answers for these policies, in their status.
+pub const POLICY_CONTROLLER: &str = crate::gateway::AMBIT_CONTROLLER;
+/// Most targets, as of policies of the Gateway API.
+const TARGETS_MAX: usize = 16;
+/// What a target may be.
+const TARGETS: &str = "use Gateway, HTTPRoute or GRPCRoute of gateway.networking.k8s.io, or \
+                       Service of the core group, which is empty";
+
+/// What holds for the requests to some targets.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrafficPolicySpec {
+    /// What it holds for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) target_refs: Vec<TargetRef>,
+    /// How many requests may come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rate_limits: Option<Vec<RateLimit>>,
+    /// Which fields of responses say what is left of these limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rate_limit_headers: Option<String>,
+}
+
+/// What a policy is attached to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TargetRef {
+    /// API group, empty for core.
+    pub(crate) group: String,
+    /// Gateway, Service, HTTPRoute or GRPCRoute.
+    pub(crate) kind: String,
+    /// Name of the object.
+    pub(crate) name: String,
+    /// Of a route: the name of a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) section_name: Option<String>,
+}
+
+/// What a policy can be attached to, from the widest to the narrowest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TargetKind {
+    /// A waypoint: all requests that it reads.
+    Gateway,
+    /// All requests to a Service.
+    Service,
+    /// The requests that an HTTPRoute answers.
+    HttpRoute,
+    /// The requests that a GRPCRoute answers.
+    GrpcRoute,
+}
+
+/// What a policy is attached to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Its index in `targetRefs`.
+    pub(crate) index: usize,
+    /// The reference as it is written.
+    pub written: TargetRef,
+    /// What it is.
+    pub kind: TargetKind,
+    /// Its name.
+    pub name: ObjectName,
+    /// The rule of a route that is meant; `None` for all.
+    pub rule: Option<Text>,
+}
+
+/// The sections of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    /// `rateLimits`.
+    RateLimits,
+}
+
+/// What a policy means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meaning {
+    /// What it is attached to, as far as that can be read.
+    pub targets: Vec<Target>,
+    /// How many requests may come, if it says so.
+    pub rate_limits: Option<Arc<RateLimitPolicy>>,
+    /// What of it is wrong.
+    pub remarks: Vec<Remark>,
+}
+
+impl Target {
+    /// Whether both mean the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.kind, &self.name, &self.rule) == (other.kind, &other.name, &other.rule)
+    }
+}
+
+impl Section {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::RateLimits];
+
+    /// Its field.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RateLimits => "rateLimits",
+        }
+    }
+}
+
+impl Meaning {
+    /// Whether the policy says something in this section.
+    pub fn has(&self, section: Section) -> bool {
+        match section {
+            Section::RateLimits => self.rate_limits.is_some(),
+        }
+    }
+
+    /// What is wrong with it, as one sentence.
+    pub fn wrong(&self) -> Option<String> {
+        let wrong = self.remarks.iter().filter(|it| it.is_wrong);
+        let wrong: Vec<String> =
+            wrong.map(|it| format!("{}: {}", it.at.as_str(), it.what)).collect();
+        (!wrong.is_empty()).then(|| wrong.join("; "))
+    }
+}
+
+/// Reads the specification of a TrafficPolicy of a cluster, whose definition may be newer than this
+/// program; also returns what of it cannot be read. Its targets are known then too, if they can be
+/// read, so that it is known whose requests must not pass without it.
+pub fn read_spec(spec: Value) -> (TrafficPolicySpec, Option<String>) {
+    let targets = spec.get("targetRefs").cloned().map(serde_json::from_value);
+    let targets = || targets.and_then(Result::ok).unwrap_or_default();
+    let has_limits = spec.get("rateLimits").is_some();
+    match routes::read(spec) {
+        Ok(read) => read,
+        Err(problem) => {
+            let (target_refs, rate_limits) = (targets(), has_limits.then(Vec::new));
+            let spec = TrafficPolicySpec { target_refs, rate_limits, rate_limit_headers: None };
+            (spec, Some(problem))
+        }
+    }
+}
+
+/// What a policy means; `service_name` says what the Service of a namespace is called in the mesh.
+pub fn read(policy: &TrafficPolicy, service_name: &dyn Fn(&str, &str) -> ServiceName) -> Meaning {
+    let at = FieldPath::at("spec");
+    let mut remarks = Remarks::default();
+    if let Some(why) = &policy.unreadable {
+        remarks.wrong(&at, format!("it cannot be read: {why}"), "use what this version knows");
+    }
+    let namespace = policy.metadata.namespace.as_deref().unwrap_or("default");
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    let spec = &policy.spec;
+    let targets = targets(&spec.target_refs, namespace, &at.field("targetRefs"), &mut remarks);
+    if spec.rate_limits.is_none() {
+        let what = "it says nothing of the requests to its targets";
+        remarks.wrong(&at, what, "add a section: `rateLimits`");
+    }
+    let rate_limits = spec.rate_limits.as_ref().map(|limits| {
+        let about = rate_limits::About {
+            policy: PolicyName::new(namespace, name),
+            headers: spec.rate_limit_headers.as_deref(),
+            service_name,
+            unreadable: policy.unreadable.as_deref(),
+        };
+        Arc::new(rate_limits::read(limits, &about, &at, &mut remarks))
+    });
+    Meaning { targets, rate_limits, remarks: remarks.0 }
+}
+
+/// Checks a policy by itself, whatever it is attached to.
+pub(crate) fn check(policy: &TrafficPolicy, issues: &mut ObjectIssues) {
+    remarks::report(&read_alone(policy).remarks, issues);
+}
+
+/// What a policy means, where nobody asks what Services are called in the mesh.
+pub(crate) fn read_alone(policy: &TrafficPolicy) -> Meaning {
+    read(policy, &|namespace, name| ServiceName::new(namespace, name))
+}
+
+fn targets(
+    written: &[TargetRef],
+    namespace: &str,
+    at: &FieldPath,
+    remarks: &mut Remarks,
+) -> Vec<Target> {
+    if written.is_empty() || written.len() > TARGETS_MAX {
+        let what = format!("1 to {TARGETS_MAX} targets are allowed, here are {}", written.len());
+        remarks.wrong(at, what, "name what the policy holds for, or make several policies");
+    }
+    let mut targets: Vec<Target> = Vec::new();
+    for (index, target) in written.iter().enumerate().take(TARGETS_MAX) {
+        let at = at.index(index);
+        let Some(target) = self::target(target, namespace, index, &at, remarks) else { continue };
+        if targets.iter().any(|it| it.is_same(&target)) {
+            remarks.wrong(&at, "the same target is there twice", "remove one of the two");
+            continue;
+        }
+        targets.push(target);
+    }
+    targets
+}
+
+fn target(
+    written: &TargetRef,
+    namespace: &str,
+    index: usize,
+    at: &FieldPath,
+    remarks: &mut Remarks,
+) -> Option<Target> {
+    let kind = match (&*written.group, &*written.kind) {
+        ("" | "core", "Service") => TargetKind::Service,
+        (routes::GROUP, "Gateway") => TargetKind::Gateway,
+        (routes::GROUP, "HTTPRoute") => TargetKind::HttpRoute,
+        (routes::GROUP, "GRPCRoute") => TargetKind::GrpcRoute,
+        (group, kind) => {
+            let what = format!("it cannot be attached to `{kind}` of group `{group}`");
+            remarks.wrong(at, what, TARGETS);
+            return None;
+        }
+    };
+    if let Some(what) = names::dns_subdomain(&written.name) {
+        remarks.wrong(&at.field("name"), what, "write the name of the object");
+        return None;
+    }
+    let is_of_rules = matches!(kind, TargetKind::HttpRoute | TargetKind::GrpcRoute);
+    if written.section_name.is_some() && !is_of_rules {
+        let what = format!("of a {} no section can be meant", written.kind);
+        remarks.wrong(&at.field("sectionName"), what, "remove it; of a route it names a rule");
+        return None;
+    }
+    let rule = written.section_name.as_deref().map(Text::from);
+    let name = ObjectName::new(namespace, &written.name);
+    Some(Target { index, written: written.clone(), kind, name, rule })
+}
+
+#[cfg(test)]
+mod tests;

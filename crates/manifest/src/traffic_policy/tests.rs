@@ -1,0 +1,208 @@
+//! What TrafficPolicies mean, and what of them is refused.
+
+use ambit_model::http::rate_limit::bucket::{Quota, Unit};
+use ambit_model::http::rate_limit::{Attribute, Condition, Cost, Counter};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn policy(spec: &Value) -> TrafficPolicy {
+    let object = json!({
+        "apiVersion": "ambit.io/v1alpha1", "kind": "TrafficPolicy",
+        "metadata": {"namespace": "shop", "name": "limits"}, "spec": spec,
+    });
+    serde_json::from_value(object).expect("a policy")
+}
+
+fn meaning(spec: &Value) -> Meaning {
+    let name = |namespace: &str, name: &str| ServiceName::new(namespace, format!("{name}.mesh"));
+    read(&policy(spec), &name)
+}
+
+fn with_limit(limit: &Value) -> Meaning {
+    let targets = json!([{"group": "", "kind": "Service", "name": "web"}]);
+    meaning(&json!({"targetRefs": targets, "rateLimits": [limit]}))
+}
+
+#[test]
+fn targets_are_services_waypoints_routes_and_their_rules() {
+    let group = "gateway.networking.k8s.io";
+    let found = meaning(&json!({
+        "targetRefs": [
+            {"group": "", "kind": "Service", "name": "web"},
+            {"group": group, "kind": "Gateway", "name": "waypoint"},
+            {"group": group, "kind": "HTTPRoute", "name": "web", "sectionName": "slow"},
+            {"group": group, "kind": "GRPCRoute", "name": "api"},
+        ],
+        "rateLimits": [{"limit": {"requests": 1, "unit": "Second"}}],
+    }));
+    assert_eq!(found.wrong(), None);
+    assert!(found.has(Section::RateLimits));
+    let told = |it: &Target| format!("{:?} {} {}", it.kind, it.name.name, it.rule.is_some());
+    let told: Vec<String> = found.targets.iter().map(told).collect();
+    let expected = [
+        "Service web false",
+        "Gateway waypoint false",
+        "HttpRoute web true",
+        "GrpcRoute api false",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_limit_is_read_with_its_defaults() {
+    let found = with_limit(&json!({
+        "name": "per-user",
+        "clientSelectors": [
+            {"headers": [{"name": "X-User", "type": "Distinct"}, {"name": "x-a", "value": "b"}]},
+            {
+                "path": {"value": "/api"}, "methods": [{"value": "GET"}],
+                "sourceCIDR": {"type": "Distinct", "value": "10.0.0.0/8"},
+                "principal": {"type": "Prefix", "value": "cluster.local/ns/shop/"},
+                "namespace": {"type": "Distinct"},
+                "claims": [{"name": "org.id", "type": "Distinct"}],
+            },
+        ],
+        "limit": {"requests": 10, "unit": "Minute"},
+        "cost": {"request": {"from": "Header", "header": {"name": "X-Cost"}},
+            "response": {"from": "Number", "number": 2}},
+        "shadowMode": true,
+    }));
+    assert_eq!(found.wrong(), None);
+    let policy = found.rate_limits.expect("the section");
+    assert_eq!((policy.name.to_string(), policy.says_what_is_left), ("shop/limits".into(), true));
+    let limit = &policy.limits[0];
+    assert_eq!((&*limit.name, limit.is_shadow, limit.is_shared), ("per-user", true, false));
+    assert_eq!(
+        limit.counter,
+        Counter::Local(Quota { requests: 10, unit: Unit::Minute, burst: 10 })
+    );
+    let cost = Cost::Header { name: "x-cost".into(), max: 10 };
+    assert_eq!((&limit.request_cost, &limit.response_cost), (&cost, &Some(Cost::Number(2))));
+    let keys: Vec<String> = limit.distinct.iter().map(Attribute::key).collect();
+    assert_eq!(keys, ["x-user", "org.id", "remote_address", "namespace"]);
+    assert_eq!(limit.conditions.len(), 5);
+    let is_header = |it: &Condition| matches!(it, Condition::Header(it) if &*it.name == "x-a");
+    assert!(limit.conditions.iter().any(is_header));
+}
+
+#[test]
+fn a_service_that_counts_is_refused() {
+    let found = with_limit(&json!({
+        "global": {"backendRef": {"name": "ratelimit", "port": 8081}, "domain": "shop"},
+    }));
+    let wrong = found.wrong().expect("it is not asked");
+    assert!(wrong.starts_with("spec.rateLimits[0].global: "), "{wrong}");
+    let policy = found.rate_limits.expect("the section");
+    let Counter::Global(counter) = &policy.limits[0].counter else { panic!("{policy:?}") };
+    assert_eq!((counter.service.to_string(), counter.port), ("shop/ratelimit.mesh".into(), 8081));
+    assert_eq!(counter.descriptor, [("generic_key".into(), "0".into())]);
+    assert_eq!((counter.timeout.as_millis(), counter.denies_without_answer), (20, true));
+    assert_eq!(counter.quota, None);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place_and_spoils_the_section() {
+    let limit = json!({"requests": 1, "unit": "Second"});
+    let selector = |it: Value| json!({"clientSelectors": [it], "limit": limit});
+    let global = |more: Value| {
+        let mut global =
+            json!({"backendRef": {"name": "ratelimit", "port": 8081}, "domain": "shop"});
+        global.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"global": global})
+    };
+    let header = |it: Value| selector(json!({"headers": [it]}));
+    for (limit, at) in [
+        (json!({}), ""),
+        (json!({"limit": {"requests": 0, "unit": "Second"}}), ".limit.requests"),
+        (json!({"limit": {"requests": 1, "unit": "second"}}), ".limit.unit"),
+        (json!({"limit": {"requests": 1, "unit": "Second", "burst": -1}}), ".limit.burst"),
+        (json!({"limit": {"requests": 1, "unit": "Day", "burst": 400}}), ".limit.burst"),
+        (json!({"name": "A b", "limit": limit}), ".name"),
+        (selector(json!({})), ".clientSelectors[0]"),
+        (header(json!({"name": "x y", "type": "Distinct"})), ".clientSelectors[0].headers[0].name"),
+        (header(json!({"name": "x"})), ".clientSelectors[0].headers[0]"),
+        (
+            header(json!({"name": "x", "type": "Suffix", "value": "a"})),
+            ".clientSelectors[0].headers[0].type",
+        ),
+        (
+            header(json!({"name": "x", "type": "Distinct", "value": "a"})),
+            ".clientSelectors[0].headers[0].value",
+        ),
+        (
+            header(json!({"name": "x", "type": "Distinct", "invert": true})),
+            ".clientSelectors[0].headers[0].invert",
+        ),
+        (
+            header(json!({"name": "x", "type": "RegularExpression", "value": "("})),
+            ".clientSelectors[0].headers[0].value",
+        ),
+        (selector(json!({"path": {"value": "api"}})), ".clientSelectors[0].path.value"),
+        (selector(json!({"sourceCIDR": {"value": "10"}})), ".clientSelectors[0].sourceCIDR.value"),
+        (selector(json!({"claims": [{"name": ""}]})), ".clientSelectors[0].claims[0].name"),
+        (
+            json!({"limit": limit, "cost": {"request": {"from": "Number", "number": 2}}}),
+            ".cost.request.number",
+        ),
+        (json!({"limit": limit, "cost": {"request": {"from": "Body"}}}), ".cost.request"),
+        (global(json!({"domain": ""})), ".global.domain"),
+        (global(json!({"timeout": "1 s"})), ".global.timeout"),
+        (global(json!({"timeout": "1m"})), ".global.timeout"),
+        (global(json!({"failureMode": "Open"})), ".global.failureMode"),
+        (global(json!({"backendRef": {"name": "r", "port": 0}})), ".global.backendRef.port"),
+        (
+            global(json!({"backendRef": {"name": "r", "namespace": "bank", "port": 1}})),
+            ".global.backendRef.namespace",
+        ),
+    ] {
+        let found = with_limit(&limit);
+        let first = found.remarks.first().unwrap_or_else(|| panic!("{limit} is wrong"));
+        assert_eq!(first.at.as_str(), format!("spec.rateLimits[0]{at}"), "{limit}");
+        let problem = found.rate_limits.and_then(|it| it.problem.clone()).expect("a problem");
+        assert!(problem.starts_with("spec.rateLimits[0]"), "{problem}");
+    }
+}
+
+#[test]
+fn a_policy_of_nothing_or_of_unknown_targets_is_wrong() {
+    let limits = json!([{"limit": {"requests": 1, "unit": "Second"}}]);
+    let service = json!({"group": "", "kind": "Service", "name": "web"});
+    let targets = |targets: Value| json!({"targetRefs": targets, "rateLimits": limits});
+    for (spec, at) in [
+        (json!({"targetRefs": [service]}), "spec"),
+        (targets(json!([])), "spec.targetRefs"),
+        (targets(json!([service, service])), "spec.targetRefs[1]"),
+        (targets(json!([{"group": "", "kind": "Pod", "name": "web"}])), "spec.targetRefs[0]"),
+        (
+            targets(json!([{"group": "", "kind": "Service", "name": "web", "sectionName": "a"}])),
+            "spec.targetRefs[0].sectionName",
+        ),
+        (
+            json!({"targetRefs": [service], "rateLimits": limits, "rateLimitHeaders": "Some"}),
+            "spec.rateLimitHeaders",
+        ),
+    ] {
+        let found = meaning(&spec);
+        let places: Vec<&str> = found.remarks.iter().map(|it| it.at.as_str()).collect();
+        assert_eq!(places, [at], "{spec}");
+    }
+}
+
+#[test]
+fn of_a_newer_policy_the_targets_are_known_and_nothing_passes() {
+    let targets = json!([{"group": "", "kind": "Service", "name": "web"}]);
+    let limits = json!([{"limit": {"requests": 1, "unit": "Second"}, "newer": 1}]);
+    for spec in [
+        json!({"targetRefs": targets, "rateLimits": limits}),
+        json!({"targetRefs": targets, "rateLimits": 5}),
+    ] {
+        let (read_spec, problem) = read_spec(spec.clone());
+        assert!(problem.is_some(), "{spec}");
+        let mut policy = policy(&json!({}));
+        (policy.spec, policy.unreadable) = (read_spec, problem);
+        let found = read(&policy, &|namespace, name| ServiceName::new(namespace, name));
+        assert_eq!(found.targets.len(), 1);
+        assert!(found.rate_limits.is_some_and(|it| it.problem.is_some()), "{spec}");
+    }
+}
