@@ -44,6 +44,7 @@ fuzz_target!(|data: (&[u8], &str, &str, &[u8], Vec<(&str, &str)>, bool)| {
         source: &source,
         remote_ip: ip,
         destination: SocketAddr::from(([10, 96, 0, 1], 80)),
+        service: None,
         server_name: None,
         token: None,
     };

@@ -249,6 +249,7 @@ fn policy() -> RequestPolicy {
         action: Action::Allow,
         is_dry_run: false,
         rules: vec![rule],
+        condition: None,
     }
 }
 

@@ -12,6 +12,7 @@
 //! match less of what it denies or more of what it allows.
 
 mod authentication;
+pub(crate) mod condition;
 mod requests;
 mod sources;
 
@@ -107,6 +108,12 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
     let mut rules: Vec<Rule> =
         spec.rules.iter().flatten().map(|rule| convert_rule(rule, namespace, reading)).collect();
+    if condition::condition(&policy.metadata).is_some() {
+        problems.push("its condition can only be judged by a layer-7 proxy".to_owned());
+        if reading == Reading::NeverMatches {
+            rules.clear();
+        }
+    }
     if rules.is_empty() && spec.action == istio::Action::Custom {
         rules.push(Rule::default());
     }

@@ -19,6 +19,7 @@ use self::names::{Rule, require};
 use super::finding::{Issues, Path};
 use super::mesh_config;
 use super::object::{Kind, Typed};
+use super::policy::condition;
 use super::routing;
 use super::spelling::meant_label;
 use super::traffic;
@@ -64,6 +65,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::TrafficPolicy(object) => traffic_policy::check(object, issues),
         Typed::AuthorizationPolicy(object) => {
             security::authorization_policy(&object.spec, &spec, issues);
+            condition::check(&object.metadata, issues);
         }
         Typed::PeerAuthentication(object) => {
             security::peer_authentication(&object.spec, &spec, issues);

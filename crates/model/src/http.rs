@@ -22,6 +22,7 @@
 //! | [`policy`] | policies that read requests |
 //! | [`authentication`] | which tokens of requests are accepted |
 //! | [`rate_limit`] | how many requests may come |
+//! | [`condition`] | what CEL expressions know of a request |
 //! | [`authorize`] | whether a request may pass, and why |
 //! | [`authorizer`] | the services that CUSTOM policies ask |
 //! | [`access_log`], [`telemetry`] | what is told of requests, and to whom |
@@ -32,6 +33,7 @@ pub mod authentication;
 pub mod authorize;
 pub mod authorizer;
 pub mod bytes;
+pub mod condition;
 pub mod ejection;
 pub mod head;
 pub mod matching;

@@ -16,6 +16,7 @@
 //! | [`plan`] | outbound: where a connection goes |
 //! | [`choice`] | which endpoint of a service |
 //! | [`authorize`] | inbound: whether a connection may come in, and why |
+//! | [`expression`] | CEL, over what is known of a request |
 //! | [`http`] | routes of requests, and policies that read requests |
 //! | [`trace`] | which trace a request belongs to |
 //! | [`printable`], [`markup`] | foreign text for a terminal, and within SVG or HTML |
@@ -23,6 +24,7 @@
 pub mod address;
 pub mod authorize;
 pub mod choice;
+pub mod expression;
 pub mod few;
 pub mod http;
 pub mod identity;

@@ -18,6 +18,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_model::Text;
+use ambit_model::expression::{Lookup, Value as Known};
 use ambit_model::http::authentication::JwtRule;
 use ambit_model::http::authorize::Token;
 use base64::Engine as _;
@@ -205,6 +206,41 @@ impl Token for Verified {
         match self.claim(keys) {
             Some(Value::String(text)) if self.is_list(keys) => text.split(' ').any(holds),
             value => texts(value).any(holds),
+        }
+    }
+
+    fn claims(&self) -> &dyn Lookup {
+        self
+    }
+}
+
+/// A claim that is a list separated by spaces is a list.
+impl Lookup for Verified {
+    fn get(&self, name: &str) -> Option<Known<'_>> {
+        match self.claims.get(name)? {
+            Value::String(text) if self.is_list(&[name.into()]) => {
+                Some(Known::List(text.split(' ').map(Known::text).collect::<Vec<_>>().into()))
+            }
+            value => Some(known(value)),
+        }
+    }
+}
+
+/// A claim as expressions read it. How deep it may be is serde_json's own limit.
+fn known(value: &Value) -> Known<'_> {
+    match value {
+        Value::Null => Known::Null,
+        Value::Bool(value) => Known::Bool(*value),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Known::Int(number),
+            (None, Some(number)) => Known::Uint(number),
+            (None, None) => Known::Double(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(text) => Known::text(text.as_str()),
+        Value::Array(all) => Known::List(all.iter().map(known).collect::<Vec<_>>().into()),
+        Value::Object(all) => {
+            let all = all.iter().map(|(name, value)| (name.as_str().into(), known(value)));
+            Known::Map(all.collect::<Vec<_>>().into())
         }
     }
 }

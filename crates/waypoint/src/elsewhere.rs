@@ -36,6 +36,7 @@ pub(crate) fn judge(
     let is_proven = there.authentication == from.authentication;
     let asked = Asked {
         destination: address(view, name, port, asked.destination),
+        service: Some(&there.service),
         token: asked.token.filter(|_| is_proven),
         ..*asked
     };
@@ -54,6 +55,7 @@ mod tests {
     use std::sync::Arc;
 
     use ambit_model::authorize::Source;
+    use ambit_model::expression::{Lookup, Value};
     use ambit_model::http::authentication::Authentication;
     use ambit_model::http::head::{Client, RequestHead};
     use ambit_model::http::policy::{
@@ -87,6 +89,18 @@ mod tests {
         ) -> bool {
             false
         }
+
+        fn claims(&self) -> &dyn Lookup {
+            &NoClaims
+        }
+    }
+
+    struct NoClaims;
+
+    impl Lookup for NoClaims {
+        fn get(&self, _name: &str) -> Option<Value<'_>> {
+            None
+        }
     }
 
     /// A service of the namespace `bank` with this rule of an ALLOW policy, and one of `shop`.
@@ -98,6 +112,7 @@ mod tests {
             action: Action::Allow,
             is_dry_run: false,
             rules: vec![rule],
+            condition: None,
         };
         view.apply(Change::RequestPolicy(Arc::new(policy)));
         let mut pay = ServiceHttp::named(ServiceName::new("bank", "pay"));
@@ -124,6 +139,7 @@ mod tests {
             source: &source,
             remote_ip: source.ip(),
             destination: "10.96.0.1:80".parse().expect("an address"),
+            service: None,
             server_name: None,
             token: Some(&Alice),
         };

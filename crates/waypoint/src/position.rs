@@ -518,7 +518,8 @@ impl Rules for Holds {
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
-        authorize(self.view.request_policies_of(&self.http), asked)
+        let asked = Asked { service: Some(&self.http.service), ..*asked };
+        authorize(self.view.request_policies_of(&self.http), &asked)
     }
 
     fn judge_destination(&self, to: &Goal<'_>, asked: &Asked<'_>) -> Option<RequestJudgement> {
@@ -594,6 +595,7 @@ fn denied_as_bytes(
         source: &arrival.source,
         remote_ip: arrival.source.ip(),
         destination,
+        service: Some(&http.service),
         server_name: name.host(),
         token: None,
     };

@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bytes::Bytes;
 
 use ambit_model::Text;
+use ambit_model::expression::ExpressionError;
 use ambit_model::http::access_log::FormatError;
 use ambit_model::http::matching::PatternError;
 use ambit_model::http::policy::TemplateError;
@@ -92,6 +93,9 @@ pub enum Problem {
     /// A format of the access log cannot be used.
     #[error("{0}")]
     Format(FormatError),
+    /// An expression cannot be used.
+    #[error("{0}")]
+    Expression(ExpressionError),
     /// A path template cannot be used.
     #[error("{0}")]
     Template(TemplateError),

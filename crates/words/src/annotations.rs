@@ -21,5 +21,8 @@ pub const GATEWAY_NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
 /// On a Gateway: the account that its pods run as.
 pub const GATEWAY_SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
 
+/// On an AuthorizationPolicy: a CEL expression that must be true for one of its rules to match.
+pub const CONDITION: &str = "ambit.io/condition";
+
 /// Where kubectl keeps the whole object as it was applied.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

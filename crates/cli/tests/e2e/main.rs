@@ -16,6 +16,7 @@ mod bench;
 mod bookinfo;
 mod bookinfo_requests;
 mod certificates;
+mod conditions;
 mod disturbance;
 mod enrolment;
 mod examples;

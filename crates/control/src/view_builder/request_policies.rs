@@ -76,6 +76,7 @@ pub(super) fn enforced(mesh: &Mesh, policy: &AuthorizationPolicy) -> RequestPoli
             action: Action::Deny,
             is_dry_run: policy::is_dry_run(policy),
             rules: vec![RequestRule::default()],
+            condition: None,
         }
     })
 }

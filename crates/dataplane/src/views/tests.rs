@@ -468,7 +468,8 @@ async fn a_waypoint_asks_for_what_it_fronts_and_is_complete_when_it_has_it() {
 
     let key = PolicyName::new("shop", "admins");
     let action = RequestAction::Deny;
-    let policy = RequestPolicy { key, action, is_dry_run: false, rules: Vec::new() };
+    let policy =
+        RequestPolicy { key, action, is_dry_run: false, rules: Vec::new(), condition: None };
     let body = layer7::RequestPolicy::from(&policy).encode_to_vec();
     let policy = resource("shop/admins", ResourceType::RequestPolicy.url(), body);
     session.respond("4", ResourceType::RequestPolicy, vec![policy]).await;

@@ -31,7 +31,7 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// A policy with these rules.
 pub(crate) fn policy(name: &str, action: Action, rules: Vec<RequestRule>) -> Arc<RequestPolicy> {
     let key = PolicyName::new("app", name);
-    Arc::new(RequestPolicy { key, action, is_dry_run: false, rules })
+    Arc::new(RequestPolicy { key, action, is_dry_run: false, rules, condition: None })
 }
 
 fn custom(name: &str, provider: &str) -> Arc<RequestPolicy> {

@@ -146,7 +146,11 @@ pub fn request_policy(policy: &AuthorizationPolicy) -> Result<RequestPolicy, Une
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
     let rules = spec.rules.iter().flatten().enumerate();
     let rules = rules.map(|(index, it)| rule(it, namespace, &at.field("rules").index(index)));
+    let condition = super::condition::condition(&policy.metadata).transpose();
+    let condition = condition
+        .map_err(|error| wrong(&super::condition::field(), format!("{error}; correct it")))?;
     Ok(RequestPolicy {
+        condition,
         key: PolicyName::new(namespace, policy.metadata.name.as_deref().unwrap_or_default()),
         action,
         is_dry_run: super::is_dry_run(policy),

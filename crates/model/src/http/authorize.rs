@@ -17,12 +17,13 @@ use ipnet::IpNet;
 
 use crate::Text;
 use crate::authorize::{Allows, Decision, Denial, RuleName, Source, field};
+use crate::expression::{Expression, Lookup};
 use crate::http::head::RequestHead;
 use crate::http::policy::{
     Action, ClientMatch, Condition, IpAttribute, OperationMatch, RequestPolicy, RequestRule,
     TextAttribute, Values,
 };
-use crate::names::PolicyName;
+use crate::names::{PolicyName, ServiceName};
 use crate::policy::{ServiceAccountMatch, TextMatch};
 
 /// A token whose signature, issuer, audience and time were verified.
@@ -36,6 +37,8 @@ pub trait Token {
     /// Whether `holds` for the claim found by `keys`, one within the other, or for one of its
     /// members if it is a list.
     fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool;
+    /// All claims, as expressions read them.
+    fn claims(&self) -> &dyn Lookup;
 }
 
 /// A request and what is known of where it comes from.
@@ -49,6 +52,8 @@ pub struct Asked<'a> {
     pub remote_ip: IpAddr,
     /// Where the request came in: the service's address and port, or the workload's.
     pub destination: SocketAddr,
+    /// The service that it asks for, as `namespace/hostname`.
+    pub service: Option<&'a ServiceName>,
     /// The name in the client's TLS handshake.
     pub server_name: Option<&'a str>,
     /// The verified token.
@@ -146,6 +151,11 @@ pub fn authorize<'a>(
 fn matching_rule(policy: &RequestPolicy, asked: &Asked<'_>) -> Option<RuleName> {
     let allows = policy.action == Action::Allow;
     let rule = policy.rules.iter().position(|rule| asked.satisfies(rule, allows))?;
+    // Without a value it is as if it were whatever lets less pass.
+    let holds = |condition: &Expression| condition.holds(asked).unwrap_or(!allows);
+    if !policy.condition.as_ref().is_none_or(holds) {
+        return None;
+    }
     Some(RuleName { policy: policy.key.clone(), rule })
 }
 

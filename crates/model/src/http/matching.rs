@@ -41,6 +41,11 @@ impl Pattern {
         self.whole.is_match(value)
     }
 
+    /// Whether it is found in `value`.
+    pub(crate) fn is_in(&self, value: &[u8]) -> bool {
+        self.searching.is_match(value)
+    }
+
     /// `text` with what the expression, as it was written, finds in it replaced; `$1` in
     /// `substitution` is the first group.
     pub(crate) fn replace(&self, text: &str, substitution: &str) -> String {

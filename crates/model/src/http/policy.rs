@@ -6,6 +6,7 @@
 use ipnet::IpNet;
 
 use crate::Text;
+use crate::expression::Expression;
 use crate::names::PolicyName;
 use crate::policy::{ServiceAccountMatch, TextMatch};
 
@@ -20,6 +21,9 @@ pub struct RequestPolicy {
     pub is_dry_run: bool,
     /// Alternatives. A policy without rules never matches.
     pub rules: Vec<RequestRule>,
+    /// What must be true beside a rule. One without a value fails closed: an ALLOW does not match,
+    /// anything else does.
+    pub condition: Option<Expression>,
 }
 
 /// What a match means.
@@ -184,17 +188,19 @@ pub enum IpAttribute {
 
 impl RequestPolicy {
     /// The policy as it holds for bytes of which nobody can say what they ask for: the strictest
-    /// reading. A rule of an ALLOW policy that looks at a request never matches. Any other policy
-    /// loses what looks at requests, and so matches more. The name in a TLS handshake counts as
-    /// part of a request where it is not known: neither read, nor found missing.
+    /// reading. A rule of an ALLOW policy that looks at a request never matches, nor does one with
+    /// a condition. Any other policy loses what looks at requests, and so matches more. The name in
+    /// a TLS handshake counts as part of a request where it is not known: neither read, nor found
+    /// missing.
     pub fn for_bytes(&self, is_server_name_known: bool) -> Self {
         let rules = self.rules.iter();
         let without = |rule: &RequestRule| rule.without_requests(is_server_name_known);
         let rules = match self.action {
+            Action::Allow if self.condition.is_some() => Vec::new(),
             Action::Allow => rules.filter(|rule| **rule == without(rule)).cloned().collect(),
             Action::Deny | Action::Audit | Action::Custom(_) => rules.map(without).collect(),
         };
-        Self { rules, ..self.clone() }
+        Self { rules, condition: None, ..self.clone() }
     }
 }
 
@@ -368,6 +374,7 @@ mod tests {
             action,
             is_dry_run: false,
             rules,
+            condition: None,
         };
         let plain = OperationMatch { ports, ..OperationMatch::default() };
         for (written, denies, allows) in [
@@ -382,6 +389,13 @@ mod tests {
             assert_eq!(deny.rules, [denies], "{written:?}");
             let allow = policy(Action::Allow, vec![written.clone()]).for_bytes(false);
             assert_eq!(allow.rules.len(), usize::from(allows), "{written:?}");
+            let condition = Expression::new("false", &[]).unwrap();
+            let with = |action| RequestPolicy {
+                condition: Some(condition.clone()),
+                ..policy(action, vec![written.clone()])
+            };
+            assert_eq!(with(Action::Deny).for_bytes(false), deny, "{written:?}");
+            assert_eq!(with(Action::Allow).for_bytes(false).rules, [], "{written:?}");
         }
     }
 
@@ -394,7 +408,8 @@ mod tests {
         };
         let key = PolicyName::new("app", "p");
         let (is_dry_run, rules) = (false, vec![rule.clone()]);
-        let allow = RequestPolicy { key, action: Action::Allow, is_dry_run, rules };
+        let (action, condition) = (Action::Allow, None);
+        let allow = RequestPolicy { key, action, is_dry_run, rules, condition };
         let deny = RequestPolicy { action: Action::Deny, ..allow.clone() };
         assert_eq!(allow.for_bytes(true).rules, std::slice::from_ref(&rule));
         assert_eq!(deny.for_bytes(true).rules, [rule]);

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
+use ambit_model::expression::{Expression, Lookup, Value};
 use ambit_model::http::authorize::{
     Asked, Custom, RequestDecision, RequestJudgement, Token, authorize,
 };
+use ambit_model::http::condition::NAMES;
 use ambit_model::http::head::{Client, NamedValues, RequestHead};
 use ambit_model::http::policy::{
     Action, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
     RequestPolicy, RequestRule, TextAttribute, Values,
 };
 use ambit_model::identity::Identity;
-use ambit_model::names::PolicyName;
+use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::{ServiceAccountMatch, TextMatch};
 
 /// `iss/sub`, audiences `a` and `b`, `groups: [admin, dev]` and `org: {unit: it}`.
@@ -38,6 +40,17 @@ impl Token for Verified {
             ["org", "unit"] => holds("it"),
             _ => false,
         }
+    }
+
+    fn claims(&self) -> &dyn Lookup {
+        self
+    }
+}
+
+impl Lookup for Verified {
+    fn get(&self, name: &str) -> Option<Value<'_>> {
+        let list = ["admin", "dev"].map(Value::text).to_vec();
+        (name == "groups").then(|| Value::List(list.into()))
     }
 }
 
@@ -67,7 +80,7 @@ fn when(condition: Condition) -> RequestRule {
 
 fn policy(name: &str, action: Action, rules: Vec<RequestRule>) -> Arc<RequestPolicy> {
     let key = PolicyName::new("app", name);
-    Arc::new(RequestPolicy { key, action, is_dry_run: false, rules })
+    Arc::new(RequestPolicy { key, action, is_dry_run: false, rules, condition: None })
 }
 
 fn on_trial(policy: &Arc<RequestPolicy>) -> Arc<RequestPolicy> {
@@ -91,7 +104,8 @@ fn judge_received<'a>(
     lines: &[&str],
 ) -> RequestJudgement {
     let lines = lines.iter().map(|line| ("x-env".to_owned(), (*line).to_owned()));
-    let fields: Vec<(String, String)> = lines.collect();
+    let size = ("content-length".to_owned(), "1024".to_owned());
+    let fields: Vec<(String, String)> = lines.chain([size]).collect();
     let head = RequestHead {
         method: "GET",
         scheme: "http",
@@ -104,11 +118,13 @@ fn judge_received<'a>(
     };
     let identity = is_known.then(|| Identity::new("cluster.local", "client", "good"));
     let source = Source::new(identity, "10.0.0.1".parse().expect("an address"));
+    let service = ServiceName::new("app", "web.app.svc.cluster.local");
     let asked = Asked {
         head: &head,
         source: &source,
         remote_ip: "192.0.2.1".parse().expect("an address"),
         destination: "10.96.0.1:8080".parse().expect("an address"),
+        service: Some(&service),
         server_name: None,
         token: is_known.then_some(&Verified as &dyn Token),
     };
@@ -336,4 +352,61 @@ fn a_policy_that_was_not_received_denies() {
     check(&[policy("nobody", Action::Allow, vec![])], missing());
     check(&[policy("ask", Action::Custom("authz".into()), yes())], missing());
     check(&[policy("deny", Action::Deny, yes())], denied);
+}
+
+/// A condition beside a rule that matches every request: what an ALLOW and a DENY with it decide
+/// about a client that is known and one that is not. A request passes alone where it is sure.
+#[test]
+fn a_condition_is_asked_beside_the_rules_and_never_opens() {
+    for (source, allows, denies) in [
+        ("request.method == 'GET' && request.path == '/admin/x'", [true, true], [true, true]),
+        ("request.url_path.matches('^/public/')", [false, false], [false, false]),
+        ("request.host == 'web.app' && request.query == ''", [true, true], [true, true]),
+        ("request.headers['x-env'] == 'test'", [true, true], [true, true]),
+        ("request.size + 1 == 1025 && request.size < 2000", [true, true], [true, true]),
+        // An error allows nothing and denies everything.
+        ("request.headers['x-none'] == 'test'", [false, false], [true, true]),
+        ("source.namespace == 'client'", [true, false], [true, true]),
+        ("source.namespace != 'client'", [false, false], [false, true]),
+        ("has(source.principal)", [true, false], [true, false]),
+        ("source.principal == 'cluster.local/ns/client/sa/good'", [true, false], [true, true]),
+        ("source.service_account == 'good'", [true, false], [true, true]),
+        ("source.ip == '10.0.0.1' && destination.ip == '10.96.0.1'", [true, true], [true, true]),
+        ("destination.port == 8080", [true, true], [true, true]),
+        ("destination.service.startsWith('web.')", [true, true], [true, true]),
+        ("'admin' in auth.claims.groups", [true, false], [true, true]),
+        ("'a' in auth.audiences && auth.principal == 'iss/sub'", [true, false], [true, true]),
+        ("has(auth.claims) && has(auth.claims.groups)", [true, false], [true, false]),
+        ("request.method", [false, false], [true, true]),
+    ] {
+        let condition = Expression::condition(source, &NAMES).expect(source);
+        for (action, expected) in [(Action::Allow, allows), (Action::Deny, denies)] {
+            let policy = policy("p", action.clone(), vec![RequestRule::default()]);
+            let policy = RequestPolicy { condition: Some(condition.clone()), ..(*policy).clone() };
+            let policies = [Arc::new(policy)];
+            let matches = [true, false].map(|is_known| {
+                let decision = judge(&policies, is_known, &["test"]).decision;
+                matches!(decision, RequestDecision::Denied(_)) == (action == Action::Deny)
+            });
+            assert_eq!(matches, expected, "{action:?} {source}");
+        }
+    }
+    // Beside no rule there is nothing to add to.
+    let condition = Expression::condition("true", &NAMES).ok();
+    let policy = policy("p", Action::Deny, vec![]);
+    let policies = [Arc::new(RequestPolicy { condition, ..(*policy).clone() })];
+    assert_eq!(judge(&policies, true, &[]).decision, RequestDecision::Allowed(None));
+}
+
+#[test]
+fn a_field_with_several_lines_is_not_compared_in_a_condition() {
+    let condition = Expression::condition("request.headers['x-env'] == 'prod'", &NAMES).ok();
+    for (lines, denies) in
+        [(&["prod"][..], true), (&["test"][..], false), (&["test", "test"][..], true)]
+    {
+        let deny = policy("p", Action::Deny, vec![RequestRule::default()]);
+        let deny = RequestPolicy { condition: condition.clone(), ..(*deny).clone() };
+        let decision = judge(&[Arc::new(deny)], true, lines).decision;
+        assert_eq!(matches!(decision, RequestDecision::Denied(_)), denies, "{lines:?}");
+    }
 }

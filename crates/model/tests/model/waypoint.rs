@@ -459,7 +459,8 @@ fn one_change_leaves_the_rest_as_it_is() {
     };
     assert_eq!(policies(&view), [Err(key.clone())]);
     let (action, rules) = (Action::Deny, Vec::new());
-    let policy = RequestPolicy { key: key.clone(), action, is_dry_run: true, rules };
+    let policy =
+        RequestPolicy { key: key.clone(), action, is_dry_run: true, rules, condition: None };
     apply(&mut view, Change::RequestPolicy(Arc::new(policy)), true);
     assert_eq!(policies(&view), [Ok(true)]);
     apply(&mut view, Change::RemoveRequestPolicy(key.clone()), true);

@@ -274,7 +274,8 @@ impl Pair {
 
 fn policy(name: &str, is_dry_run: bool) -> RequestPolicy {
     let action = ambit_model::http::policy::Action::Deny;
-    RequestPolicy { key: PolicyName::new("app", name), action, is_dry_run, rules: Vec::new() }
+    let key = PolicyName::new("app", name);
+    RequestPolicy { key, action, is_dry_run, rules: Vec::new(), condition: None }
 }
 
 #[test]

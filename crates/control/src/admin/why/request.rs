@@ -11,6 +11,7 @@ use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::http::authorize::{Asked, Custom, RequestDecision, authorize};
 use ambit_model::http::authorizer::Call;
 use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::policy::{self, RequestPolicy};
 use ambit_model::http::rule::{self, Action, Rule};
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::ServiceName;
@@ -172,6 +173,7 @@ impl One<'_> {
             source: &source,
             remote_ip: ip,
             destination: self.target.address,
+            service: Some(&self.http.service),
             server_name: None,
             token: None,
         };
@@ -209,8 +211,9 @@ impl One<'_> {
     }
 
     fn judge(&self, asked: &Asked<'_>, status: Option<u16>, into: &mut admin::Explanation) {
-        let policies = self.builder.view().request_policies_of(self.http);
-        let judgement = authorize(policies, asked);
+        let policies = || self.builder.view().request_policies_of(self.http);
+        let judgement = authorize(policies(), asked);
+        into.notes.extend(policies().filter_map(|policy| condition(policy.ok()?, asked)));
         for custom in &judgement.dry_run_providers {
             let Custom { provider, rule } = custom;
             into.notes.push(format!(
@@ -331,6 +334,19 @@ impl One<'_> {
             });
         admin::DecidingPolicy { name: key.to_string(), rule: rule.rule, origin: object }
     }
+}
+
+/// What the condition of a policy comes to.
+fn condition(policy: &RequestPolicy, asked: &Asked<'_>) -> Option<String> {
+    let condition = policy.condition.as_ref()?;
+    let comes_to = match condition.holds(asked) {
+        Ok(value) => format!("is {value}"),
+        Err(error) if policy.action == policy::Action::Allow => {
+            format!("has no value ({error}), so nothing is allowed by it")
+        }
+        Err(error) => format!("has no value ({error}), and counts as true"),
+    };
+    Some(format!("the condition of {} {comes_to}: {}", policy.key, condition.source()))
 }
 
 /// The status that a waypoint answers by itself.

@@ -247,6 +247,33 @@ fn the_limits_that_count_a_request_are_named() {
 }
 
 #[test]
+fn the_condition_of_a_policy_is_shown_with_what_it_comes_to() {
+    let mut builder = fronted();
+    let ask = |builder: &Builder, condition: &str| {
+        let request = Request::of(&[("path".to_owned(), "/api/x".to_owned())].into());
+        let request = request.expect("a request").expect("one is asked about");
+        let answer = explain_request(builder, "app/load", "web", &request).expect("an answer");
+        let told = answer.notes.into_iter().find(|it| it.contains(condition));
+        (answer.decision, told.expect("it is told"))
+    };
+    use admin::Decision::{Allow, Deny};
+    for (condition, decision, comes_to) in [
+        ("request.method == 'GET'", Deny, "is true"),
+        ("source.namespace == 'bank'", Allow, "is false"),
+        ("auth.claims.group == 'x'", Deny, "has no value (there is no auth.claims), and counts"),
+    ] {
+        let metadata = json!({"annotations": {"ambit.io/condition": condition}});
+        let targets = json!([{"kind": "Service", "group": "", "name": "web"}]);
+        let spec = json!({"targetRefs": targets, "action": "DENY", "rules": [{}]});
+        let policy = json!({"metadata": metadata, "spec": spec});
+        builder.apply([put(Kind::AuthorizationPolicy, "when", policy)]);
+        let (got, told) = ask(&builder, condition);
+        assert_eq!(got, decision, "{told}");
+        assert!(told.starts_with(&format!("the condition of app/when {comes_to}")), "{told}");
+    }
+}
+
+#[test]
 fn a_request_that_nobody_reads_is_said_to_be_none() {
     let query = [("method".to_owned(), "GET".to_owned())].into();
     let request = Request::of(&query).expect("a request").expect("one is asked about");

@@ -43,6 +43,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             source: &self.arrival.source,
             remote_ip: self.arrival.source.ip(),
             destination: self.arrival.destination,
+            service: None,
             server_name: None,
             token: self.token.as_ref().map(|it| it as &dyn Token),
         };

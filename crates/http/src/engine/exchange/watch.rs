@@ -120,6 +120,7 @@ fn ask<T>(
         source: &arrival.source,
         remote_ip: arrival.source.ip(),
         destination: arrival.destination,
+        service: None,
         server_name: None,
         token: token.map(|it| it as &dyn Token),
     })

@@ -3,6 +3,7 @@
 use super::bucket::Unit;
 use super::*;
 use crate::authorize::Source;
+use crate::expression::{Lookup, Value};
 use crate::http::authorize::{Asked, Token};
 use crate::http::head::{Client, NamedValues, RequestHead};
 use crate::http::matching::ValueMatch;
@@ -25,6 +26,17 @@ impl Token for Claims {
 
     fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
         self.0.iter().any(|(name, value)| *name == keys.join(".") && holds(value))
+    }
+
+    fn claims(&self) -> &dyn Lookup {
+        self
+    }
+}
+
+impl Lookup for Claims {
+    fn get(&self, name: &str) -> Option<Value<'_>> {
+        let found = self.0.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| Value::text(*value))
     }
 }
 
@@ -63,6 +75,7 @@ fn counted(limit: &RateLimit) -> Option<String> {
         source: &source,
         remote_ip: ip,
         destination: "10.96.0.1:80".parse().unwrap(),
+        service: None,
         server_name: None,
         token: Some(&token),
     };

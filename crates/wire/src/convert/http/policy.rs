@@ -2,6 +2,8 @@
 
 use ambit_model::Text;
 use ambit_model::address::canonical_block;
+use ambit_model::expression::Expression;
+use ambit_model::http::condition::NAMES;
 use ambit_model::http::policy::{
     Action, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
     RequestPolicy, RequestRule, Segment, TextAttribute, Values,
@@ -34,6 +36,7 @@ impl TryFrom<proto::RequestPolicy> for RequestPolicy {
             },
             is_dry_run: message.is_dry_run,
             rules: each("rules", message.rules, rule)?,
+            condition: expression(&message.condition)?,
         })
     }
 }
@@ -52,8 +55,20 @@ impl From<&RequestPolicy> for proto::RequestPolicy {
             }),
             is_dry_run: policy.is_dry_run,
             rules: policy.rules.iter().map(rule_message).collect(),
+            condition: policy
+                .condition
+                .as_ref()
+                .map_or_else(String::new, |it| it.source().to_string()),
         }
     }
+}
+
+fn expression(source: &str) -> Result<Option<Expression>, ConvertError> {
+    if source.is_empty() {
+        return Ok(None);
+    }
+    let compiled = Expression::condition(source, &NAMES);
+    compiled.map(Some).map_err(|error| ConvertError::new("condition", Problem::Expression(error)))
 }
 
 fn rule(message: proto::RequestRule) -> Result<RequestRule, ConvertError> {

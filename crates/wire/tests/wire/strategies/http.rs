@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_model::expression::Expression;
 use ambit_model::http::authentication::{Authentication, JwtRule};
 use ambit_model::http::authorizer::{Authorizer, BodyCheck, Call, Check, HttpCall};
 use ambit_model::http::bytes::{BytesBackend, BytesMatch, BytesRoutes, BytesRule, ServerNameMatch};
+use ambit_model::http::condition::NAMES;
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
 use ambit_model::http::nearness::{Distribution, Failover, Nearness, Place};
 use ambit_model::http::origination::{ClientFiles, Origination, Trust};
@@ -529,7 +531,17 @@ pub(crate) fn policy() -> impl Strategy<Value = RequestPolicy> {
     ];
     let rule = (vec(client(), 0..2), vec(operation(), 0..2), vec(condition(), 0..3))
         .prop_map(|(from, to, when)| RequestRule { from, to, when });
-    (policy_name(), action, any::<bool>(), vec(rule, 0..3)).prop_map(
-        |(key, action, is_dry_run, rules)| RequestPolicy { key, action, is_dry_run, rules },
+    let condition = select(vec![None, Some("request.method == 'GET'")]);
+    let condition = condition.prop_map(|source| {
+        source.map(|it| Expression::condition(it, &NAMES).expect("an expression"))
+    });
+    (policy_name(), action, any::<bool>(), vec(rule, 0..3), condition).prop_map(
+        |(key, action, is_dry_run, rules, condition)| RequestPolicy {
+            key,
+            action,
+            is_dry_run,
+            rules,
+            condition,
+        },
     )
 }
