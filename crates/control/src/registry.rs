@@ -109,6 +109,26 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Whether anything of it may change what requests obey.
+    pub(crate) fn is_of_requests(&self) -> bool {
+        self.events.iter().any(|event| {
+            let kind = match event {
+                Event::Put(object) => object.kind(),
+                Event::Delete(key) => key.kind,
+                _ => return false,
+            };
+            matches!(
+                kind,
+                Kind::HttpRoute
+                    | Kind::GrpcRoute
+                    | Kind::VirtualService
+                    | Kind::DestinationRule
+                    | Kind::AuthorizationPolicy
+                    | Kind::RequestAuthentication
+            )
+        })
+    }
+
     /// Takes a later batch in.
     pub(crate) fn add(&mut self, later: Self) {
         self.events.extend(later.events);

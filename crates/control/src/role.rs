@@ -66,6 +66,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The shortest time between two publications. Under churn each costs every connected proxy and
 /// this program its share, however little changed.
 const PACE: Duration = Duration::from_millis(100);
+/// The same where what requests obey has changed: people watch a canary, and few proxies are sent
+/// it.
+const PACE_OF_REQUESTS: Duration = Duration::from_millis(20);
 /// Most threads that serve proxies: a thousand of them keep two busy under churn.
 const SERVING_THREADS_MAX: usize = 4;
 /// Calls at the same time on one connection: a proxy has one for discovery and, when its pods
@@ -396,25 +399,33 @@ fn watch_registry(
     let marks = world.marks();
     let mut drain = guard.clone();
     guard.spawn(async move {
-        loop {
-            tokio::select! {
-                _ = drain.draining() => return,
-                batch = events.recv() => match batch {
-                    Some(mut batch) => {
-                        // What came while the last batch was on its way goes out together.
-                        while let Ok(more) = events.try_recv() {
-                            batch.add(more);
-                        }
-                        world.take(batch);
+        let publishing = async {
+            // The first change after a pause waits for nothing; churn waits, and no longer than its
+            // pace. What comes meanwhile goes out together.
+            let mut published: Option<Instant> = None;
+            while let Some(mut batch) = events.recv().await {
+                loop {
+                    let pace = if batch.is_of_requests() { PACE_OF_REQUESTS } else { PACE };
+                    let due = published.map_or_else(Instant::now, |at| at + pace);
+                    tokio::select! {
+                        biased;
+                        () = tokio::time::sleep_until(due) => break,
+                        more = events.recv() => match more {
+                            Some(more) => batch.add(more),
+                            None => break,
+                        },
                     }
-                    None => return,
-                },
+                }
+                while let Ok(more) = events.try_recv() {
+                    batch.add(more);
+                }
+                world.take(batch);
+                published = Some(Instant::now());
             }
-            // The first change after a pause waits for nothing; churn waits so long and no longer.
-            tokio::select! {
-                _ = drain.draining() => return,
-                () = tokio::time::sleep(PACE) => {}
-            }
+        };
+        tokio::select! {
+            _ = drain.draining() => {}
+            () = publishing => {}
         }
     });
     tokio::spawn(registry.run(marks, sender))

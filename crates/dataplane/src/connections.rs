@@ -3,7 +3,8 @@
 //! A connection enters the table before its destination is dialled and leaves with its last byte.
 //! While it is in the table it is judged again whenever the view changes in a way that matters to
 //! authorization, and whenever a certificate is revoked. A connection that is no longer allowed is
-//! cut within a second; none is cut for a policy that has not arrived yet.
+//! cut within a second; none is cut for a policy that has not arrived yet, and none because its
+//! destination has got a waypoint since.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -227,7 +228,7 @@ impl Connection {
         let Some(judged) = &self.judged else { return };
         // A workload that left the view takes its policies along; the agent ends its connections.
         let Some(workload) = view.workload_named(&judged.workload) else { return };
-        let judgement = view.authorize(workload, &judged.source, judged.destination);
+        let judgement = view.authorize_again(workload, &judged.source, judged.destination);
         if let Decision::Deny(denial) = judgement.decision
             && !denial.is_pending()
         {

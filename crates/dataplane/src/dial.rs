@@ -108,9 +108,11 @@ impl DialError {
             | Self::HboneTimeout(_)
             | Self::Timeout(_)
             | Self::Unavailable
-            | Self::Silent { .. } => true,
+            | Self::Silent { .. }
+            // It ends, and takes no tunnel any more.
+            | Self::Hbone { cause: HboneError::Closing(_), .. } => true,
             Self::Pool(PoolError::Connect(error)) => error.is_of_the_endpoint(),
-            _ => false,
+            error => error.is_cut(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_model::authorize::{Decision, Denial, RuleName, Source};
+use ambit_model::authorize::{Decision, Denial, Judgement, RuleName, Source};
 use ambit_model::names::WorkloadName;
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
@@ -83,11 +83,16 @@ pub async fn wait_for_view<T>(mesh: &Mesh, mut look: impl FnMut(&View) -> Option
 }
 
 /// Waits until a judgement may come out otherwise than by this version of the view's policies
-/// ([`View::authorization_version`]).
-pub async fn wait_for_policies(mesh: &Mesh, version: u64) {
+/// ([`View::authorization_version`]); returns the version by which it may.
+pub async fn wait_for_policies(mesh: &Mesh, version: u64) -> u64 {
     let mut changed = mesh.view_changed.subscribe();
-    // An error is the end of the mesh, and of whoever waits.
-    while mesh.view.load().authorization_version() == version && changed.changed().await.is_ok() {}
+    loop {
+        let now = mesh.view.load().authorization_version();
+        // An error is the end of the mesh, and of whoever waits.
+        if now != version || changed.changed().await.is_err() {
+            return now;
+        }
+    }
 }
 
 /// Judges a connection from `source` to a pod and enters it in the table in the same breath, so
@@ -103,7 +108,7 @@ pub async fn admit(
     let mut refused = Refused::Unknown(own.name.clone());
     let verdict = wait_for_view(mesh, |view| {
         let workload = own.described_in(view)?.clone();
-        let judgement = view.authorize(&workload, &judged.source, destination);
+        let judgement = judge(mesh, view, own, &judged)?;
         match judgement.decision {
             Decision::Deny(denial) if denial.is_pending() => {
                 refused = Refused::Denied(denial);
@@ -127,6 +132,27 @@ pub async fn admit(
         }
         (Decision::Allow(_), None) => unreachable!("what is allowed was entered"),
         (Decision::Deny(denial), _) => Err(Refused::Denied(denial)),
+    }
+}
+
+/// Judges a new connection. For a moment after a waypoint was named, proxies that have not heard of
+/// it send connections here: they come in as before, if the policies allow it.
+fn judge(mesh: &Mesh, view: &View, own: &OwnWorkload, judged: &Judged) -> Option<Judgement> {
+    let Judged { source, destination, .. } = judged;
+    let workload = own.described_in(view)?;
+    let judgement = view.authorize(workload, source, *destination);
+    let Decision::Deny(Denial::NotThroughWaypoint { .. }) = judgement.decision else {
+        return Some(judgement);
+    };
+    let came_in = |before: &View| {
+        own.described_in(before).is_some_and(|workload| {
+            let judgement = before.authorize(workload, source, *destination);
+            matches!(judgement.decision, Decision::Allow(_))
+        })
+    };
+    match mesh.lately.find(came_in) {
+        Some(_) => Some(view.authorize_again(workload, source, *destination)),
+        None => Some(judgement),
     }
 }
 

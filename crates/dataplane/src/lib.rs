@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`settings`], [`mesh`] | what a role sets, and what all of its threads read |
+//! | [`lately`] | the views that were in force until a moment ago |
 //! | [`views`], [`demand`], [`control_plane`] | discovery, and what connections demand from it |
 //! | [`certificates`] | certificates of the proxy's workloads, and revocations |
 //! | [`learned`] | what a proxy learns, for its successor |
@@ -31,6 +32,7 @@ pub mod dial;
 pub mod failure;
 pub mod handshakes;
 pub mod judgement;
+pub mod lately;
 pub mod learned;
 pub mod logging;
 pub mod memory;

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::certificates::Certificates;
 use crate::demand::Demand;
 use crate::descriptors::Descriptors;
+use crate::lately::Lately;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
@@ -24,6 +25,10 @@ pub struct Mesh {
     pub settings: Settings,
     /// The mesh as last received.
     pub view: ArcSwap<View>,
+    /// What was in force until a moment ago.
+    pub lately: Lately,
+    /// Bumped after each publication of a view with which a waypoint may need to know of others.
+    pub needs_changed: watch::Sender<u64>,
     /// Bumped after each publication of a view.
     pub(crate) view_changed: watch::Sender<u64>,
     /// Whether the view was ever received completely. No pod is served before.
@@ -47,6 +52,8 @@ impl Mesh {
     pub fn new(settings: Settings, certificates: Certificates, demand: Demand) -> Self {
         Self {
             view: ArcSwap::default(),
+            lately: Lately::default(),
+            needs_changed: watch::Sender::new(0),
             view_changed: watch::Sender::new(0),
             view_complete: watch::Sender::new(false),
             control_plane_away: ArcSwapOption::empty(),
@@ -61,7 +68,11 @@ impl Mesh {
 
     /// Publishes a view and wakes all tasks that wait for one.
     pub fn publish(&self, view: View) {
-        self.view.store(Arc::new(view));
+        let before = self.view.swap(Arc::new(view));
+        // Half a view allows what the other half forbids.
+        if *self.view_complete.borrow() {
+            self.lately.keep(before);
+        }
         self.view_changed.send_modify(|version| *version += 1);
     }
 }

@@ -281,6 +281,7 @@ impl Views {
             if changes_needs {
                 wanted = self.want(&mut view);
                 self.mesh.publish(view);
+                self.mesh.needs_changed.send_modify(|version| *version += 1);
             }
         }
         let complete = self.is_complete();

@@ -125,7 +125,11 @@ impl Position for Hop {
         Some(Holds(self.configured.clone()))
     }
 
-    async fn policies_changed(&self, _: u64) {
+    async fn policies_changed(&self, _: u64) -> u64 {
+        std::future::pending().await
+    }
+
+    async fn withdrawn(&self, _: &Arrival) {
         std::future::pending().await
     }
 

@@ -42,7 +42,7 @@ pub(super) struct ServeArgs {
 /// A run.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RunArgs {
-    /// The target: http://HOST[:PORT]/PATH or tcp://HOST:PORT.
+    /// The target: http://HOST[:PORT]/PATH, ws://HOST[:PORT]/PATH or tcp://HOST:PORT.
     #[arg(required = true)]
     url: String,
     /// Requests per second over all connections, as 450/s: open loop, latency counts from the
@@ -66,16 +66,20 @@ pub(super) struct RunArgs {
     /// Time of load that is not counted.
     #[arg(long, default_value = "0s", value_parser = plan::duration)]
     warm_up: Duration,
-    /// The protocol [default: HTTP/1.1 to http://, request and response to tcp://].
+    /// The protocol [default: HTTP/1.1 to http://, messages to ws://, request and response to
+    /// tcp://].
     #[arg(short, long, value_enum)]
     protocol: Option<Protocol>,
-    /// Concurrent streams per connection of h2c.
+    /// HTTP/2 without TLS and with prior knowledge, as --protocol h2c.
+    #[arg(long, conflicts_with = "protocol")]
+    http2: bool,
+    /// Concurrent streams per connection of h2c, or gRPC streams per connection.
     #[arg(long, default_value_t = 1)]
     streams: usize,
     /// A new connection for each request.
     #[arg(long)]
     close: bool,
-    /// The HTTP method [default: GET, or POST if there is a body].
+    /// The HTTP method [default: GET, or POST if there is a body; of no meaning with messages].
     #[arg(short, long)]
     method: Option<String>,
     /// A header, as "Name: value"; may be repeated.
@@ -84,7 +88,7 @@ pub(super) struct RunArgs {
     /// The body of each request.
     #[arg(long, conflicts_with = "body_size")]
     body: Option<String>,
-    /// Size of the body, or of each request or write over TCP.
+    /// Size of the body, of each message, or of each request or write over TCP.
     #[arg(long, value_name = "BYTES")]
     body_size: Option<usize>,
     /// Size of a TCP server's answer [default: that of the request].
@@ -125,10 +129,11 @@ pub(super) const TCP_REQUEST_BYTES: usize = 24;
 impl RunArgs {
     /// The plan that the flags make.
     pub(super) fn plan(&self) -> Result<Plan, PlanError> {
-        let target = Target::parse(&self.url, self.protocol)?;
+        let protocol = if self.http2 { Some(Protocol::H2c) } else { self.protocol };
+        let target = Target::parse(&self.url, protocol)?;
         let default_size = match target.protocol {
             Protocol::Http1 | Protocol::H2c => 0,
-            Protocol::Tcp => TCP_REQUEST_BYTES,
+            Protocol::Tcp | Protocol::WebSocket | Protocol::GrpcStream => TCP_REQUEST_BYTES,
             Protocol::TcpStream => STREAM_WRITE_BYTES,
         };
         let size = self.body_size.unwrap_or(default_size);
@@ -140,7 +145,8 @@ impl RunArgs {
             Some(text) => text.as_bytes().to_vec(),
             None => vec![FILLING; size],
         };
-        let method = if body.is_empty() { "GET" } else { "POST" };
+        let is_get = body.is_empty() || target.protocol.is_of_messages();
+        let method = if is_get { "GET" } else { "POST" };
         let request = Request {
             method: self.method.clone().unwrap_or_else(|| method.to_owned()),
             headers: self.headers.clone(),
@@ -214,6 +220,18 @@ mod tests {
     }
 
     #[test]
+    fn messages_have_a_size_and_no_method_of_their_own() {
+        for words in ["ws://a/x", "a --protocol websocket --body-size 24", "ws://a:80"] {
+            let plan = plan(words).unwrap();
+            assert_eq!(plan.target.protocol, Protocol::WebSocket, "{words}");
+            assert_eq!((plan.request.body.len(), &*plan.request.method), (24, "GET"), "{words}");
+        }
+        let grpc = plan("a/echo.Echo/Both --protocol grpc-stream --streams 5").unwrap();
+        assert_eq!((grpc.streams, &*grpc.target.path), (5, "/echo.Echo/Both"));
+        assert_eq!(plan("a --http2").unwrap().target.protocol, Protocol::H2c);
+    }
+
+    #[test]
     fn wrong_words_are_refused_with_a_remedy() {
         for (words, remedy) in [
             ("", "no URL to load; write http://"),
@@ -225,7 +243,12 @@ mod tests {
             ("a --connections x", "invalid value 'x'"),
             ("a --header X", "write it as"),
             ("a --requests 0", "0 is not in"),
-            ("a --protocol quic", "possible values: http1, h2c, tcp, tcp-stream"),
+            ("a --protocol quic", "possible values: http1, h2c, websocket, grpc-stream, tcp, "),
+            ("a --http2 --protocol tcp", "cannot be used with"),
+            ("ws://a --http2", "h2c wants a URL that starts with http://"),
+            ("ws://a --streams 2", "--streams has no meaning with WebSocket"),
+            ("a --protocol grpc-stream --method PUT", "--method has no meaning with gRPC streams"),
+            ("wss://a", "is no URL to load"),
             ("a --body-size 99999999", "--body-size must be between 1 and"),
             ("a --frequency 5", "unexpected argument '--frequency'"),
             ("a -n 5 -d 5s", "cannot be used with"),

@@ -18,6 +18,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 
+use super::grpc_stream::{self, GrpcStream};
 use super::h2c::{self, H2c};
 use super::http1::{self, Http1};
 use super::plan::{Plan, Protocol};
@@ -26,6 +27,7 @@ use super::tally::Tally;
 use super::tcp::{Tcp, TcpStreamOut};
 use super::transport::{Failure, Sockets, Transport};
 use super::turns::{Alarm, Share, Turns};
+use super::websocket::{self, WebSocket};
 use super::worker::{Work, work};
 
 /// How often a thread shows what it has counted so far.
@@ -61,9 +63,9 @@ pub enum LoadError {
         /// What happened.
         reason: String,
     },
-    /// HTTP/2 has stricter rules for what it carries.
-    #[error("HTTP/2 cannot carry this method, URL or header; leave out what is special about it")]
-    H2Request,
+    /// HTTP/2 and WebSockets have stricter rules for what a request carries.
+    #[error("{0} cannot carry this method, URL or header; leave out what is special about it")]
+    Request(Protocol),
     /// The system gives no thread, runtime or timer.
     #[error("cannot start the load's threads")]
     Start(#[source] io::Error),
@@ -244,7 +246,8 @@ impl Part {
                 LocalSet::new().block_on(&runtime, async {
                     match self.plan.target.protocol {
                         Protocol::Http1 => self.http1(&mut stop).await,
-                        Protocol::H2c => self.h2c(&mut stop).await,
+                        Protocol::H2c | Protocol::GrpcStream => self.h2c(&mut stop).await,
+                        Protocol::WebSocket => self.websocket(&mut stop).await,
                         Protocol::Tcp | Protocol::TcpStream => self.tcp(&mut stop).await,
                     }
                 })
@@ -267,18 +270,37 @@ impl Part {
         let sockets = Rc::new(Sockets::new(self.address));
         let Some(request) = h2c::request(&self.plan) else {
             self.ready.wait();
-            return Err(LoadError::H2Request);
+            return Err(LoadError::Request(self.plan.target.protocol));
         };
         let (request, body) = (Rc::new(request), Bytes::from(self.plan.request.body.clone()));
-        let shared: RefCell<Vec<Rc<h2c::Shared>>> = RefCell::default();
-        let make = |worker: usize| {
-            let mut shared = shared.borrow_mut();
+        let connections: RefCell<Vec<Rc<h2c::Shared>>> = RefCell::default();
+        let connection_of = |worker: usize| {
+            let mut connections = connections.borrow_mut();
             let connection = worker / self.plan.streams;
-            while shared.len() <= connection {
-                shared.push(Rc::new(h2c::Shared::new(sockets.clone())));
+            while connections.len() <= connection {
+                connections.push(Rc::new(h2c::Shared::new(sockets.clone())));
             }
-            H2c::new(shared[connection].clone(), request.clone(), body.clone())
+            connections[connection].clone()
         };
+        if self.plan.target.protocol == Protocol::GrpcStream {
+            let message = grpc_stream::message(&body);
+            let make = |worker| {
+                GrpcStream::new(&sockets, connection_of(worker), request.clone(), message.clone())
+            };
+            return self.drive(&sockets, make, stop).await;
+        }
+        let make = |worker| H2c::new(connection_of(worker), request.clone(), body.clone());
+        self.drive(&sockets, make, stop).await
+    }
+
+    async fn websocket(&self, stop: &mut watch::Receiver<bool>) -> Result<Tally, LoadError> {
+        let sockets = Rc::new(Sockets::new(self.address));
+        let Some(request) = websocket::request(&self.plan) else {
+            self.ready.wait();
+            return Err(LoadError::Request(self.plan.target.protocol));
+        };
+        let (request, message) = (Rc::new(request), Bytes::from(self.plan.request.body.clone()));
+        let make = |_| WebSocket::new(sockets.clone(), request.clone(), message.clone());
         self.drive(&sockets, make, stop).await
     }
 
@@ -431,6 +453,8 @@ impl Part {
             turns.unsent().for_each(|due| tally.count_unsent(due, now, shared.start));
         }
         (tally.opened, tally.lost_idle) = (sockets.opened.get(), sockets.lost_idle.get());
+        (tally.streams_opened, tally.streams_cut) =
+            (sockets.streams_opened.get(), sockets.streams_cut.get());
         tally.clone()
     }
 }

@@ -1,5 +1,6 @@
 //! HTTP/2 without TLS, with prior knowledge: several workers share a connection, each with one
-//! stream at a time.
+//! stream at a time. Where the server ends the connection in good order, the next streams are on
+//! another one; what was under way ends where it began.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,7 +10,7 @@ use h2::client::{Builder, SendRequest};
 use http::{HeaderName, HeaderValue, Method, Uri};
 use tokio::sync::Mutex;
 
-use super::plan::Plan;
+use super::plan::{Plan, Protocol};
 use super::transport::{Answer, Failure, Sockets, Transport};
 
 /// Windows that no answer of ordinary size ever fills.
@@ -20,7 +21,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Shared {
     sockets: Rc<Sockets>,
-    current: RefCell<Option<SendRequest<Bytes>>>,
+    /// The connection that is in use, and how many there were before it.
+    current: RefCell<Option<(u64, SendRequest<Bytes>)>>,
     /// Held by the one worker that opens it.
     opening: Mutex<()>,
 }
@@ -38,16 +40,14 @@ impl Shared {
         Self { sockets, current: RefCell::new(None), opening: Mutex::new(()) }
     }
 
-    async fn sender(&self) -> Result<SendRequest<Bytes>, Failure> {
+    /// A place for one more stream: of the connection, or of another where the server has ended it.
+    pub(super) async fn sender(&self) -> Result<SendRequest<Bytes>, Failure> {
         loop {
             let current = self.current.borrow().clone();
-            if let Some(sender) = current {
+            if let Some((number, sender)) = current {
                 match sender.ready().await {
                     Ok(sender) => return Ok(sender),
-                    Err(_) => {
-                        self.sockets.lost_idle.update(|count| count + 1);
-                        self.current.replace(None);
-                    }
+                    Err(_) => self.lost(number),
                 }
             }
             let _opening = self.opening.lock().await;
@@ -59,8 +59,17 @@ impl Shared {
                 let (sender, connection) = builder.handshake(stream).await?;
                 // Its end shows in the streams that it carries.
                 tokio::task::spawn_local(async move { connection.await.is_ok() });
-                self.current.replace(Some(sender));
+                self.current.replace(Some((self.sockets.opened.get(), sender)));
             }
+        }
+    }
+
+    /// All workers of a connection hear that it has ended; the first of them counts.
+    fn lost(&self, number: u64) {
+        let mut current = self.current.borrow_mut();
+        if current.as_ref().is_some_and(|(now, _)| *now == number) {
+            *current = None;
+            self.sockets.lost_idle.update(|count| count + 1);
         }
     }
 }
@@ -75,8 +84,13 @@ impl H2c {
 pub(super) fn request(plan: &Plan) -> Option<http::Request<()>> {
     let target = &plan.target;
     let uri: Uri = format!("http://{}{}", target.authority, target.path).parse().ok()?;
-    let method = Method::from_bytes(plan.request.method.as_bytes()).ok()?;
+    let is_grpc = target.protocol == Protocol::GrpcStream;
+    let method = if is_grpc { "POST" } else { &plan.request.method };
+    let method = Method::from_bytes(method.as_bytes()).ok()?;
     let mut request = http::Request::builder().method(method).uri(uri).body(()).ok()?;
+    if is_grpc {
+        request.headers_mut().extend(super::grpc_stream::headers());
+    }
     let agent = HeaderValue::from_static(super::http1::USER_AGENT);
     request.headers_mut().insert(http::header::USER_AGENT, agent);
     for (name, value) in &plan.request.headers {
@@ -93,12 +107,7 @@ impl Transport for H2c {
 
     async fn exchange(&mut self) -> Result<Answer, Failure> {
         let mut sender = self.shared.sender().await?;
-        let mut request = http::Request::new(());
-        (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (
-            self.request.method().clone(),
-            self.request.uri().clone(),
-            self.request.headers().clone(),
-        );
+        let request = http::Request::clone(&self.request);
         let (response, mut stream) = sender.send_request(request, self.body.is_empty())?;
         if !self.body.is_empty() {
             stream.send_data(self.body.clone(), true)?;

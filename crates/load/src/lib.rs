@@ -6,14 +6,15 @@
 //! cannot hide.
 //!
 //! `ambit lab-load` has the other loads of the experiments: long-lived connections that ping and
-//! count how many are cut, and bulk transfer with checksums. Every run is bounded in time and
-//! count.
+//! count how many are cut, bulk transfer with checksums, and requests that look for a change. Every
+//! run is bounded in time and count.
 
 mod args;
 mod bulk;
 mod command;
 mod engine;
 mod flags;
+mod grpc_stream;
 mod h2c;
 mod http1;
 mod long;
@@ -23,6 +24,7 @@ mod progress;
 mod report;
 mod response;
 mod sample;
+mod seen;
 mod serve;
 mod shim;
 mod tally;
@@ -30,6 +32,7 @@ mod tcp;
 mod terminal;
 mod transport;
 mod turns;
+mod websocket;
 mod worker;
 
 use std::ffi::{OsStr, OsString};
@@ -49,6 +52,7 @@ pub use plan::{Extent, Pace, Plan, PlanError, Protocol, Request, Target, duratio
 pub use report::{
     BUSY_MAX, Generator, LateAdds, Latencies, PrintedLatency, REPORT_VERSION, Report,
 };
+pub use seen::{Seen, SeenArgs, SeenResult};
 pub use terminal::{arguments, print, tell};
 
 use shim::Shim;
@@ -83,6 +87,8 @@ enum Kind {
     Long(LongArgs),
     /// Sends and receives bytes and compares checksums.
     Bulk(BulkArgs),
+    /// Asks again and again, and notes when a field of the answers changes.
+    Seen(SeenArgs),
 }
 
 /// Runs the program that the binary is called as; `None` where that is no load generator.
@@ -109,14 +115,14 @@ fn run(words: &[OsString]) -> Result<ExitCode> {
     };
     raise_open_files_limit().context("raise the limit of open files")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(async {
-        match args.kind {
-            Kind::Long(args) => Ok(serde_json::to_string(&long::run(&args).await?)?),
-            Kind::Bulk(args) => {
-                Ok::<_, anyhow::Error>(serde_json::to_string(&bulk::run(&args).await?)?)
-            }
-        }
-    })?;
+    let running = async {
+        Ok::<_, anyhow::Error>(match args.kind {
+            Kind::Long(args) => serde_json::to_string(&long::run(&args).await?)?,
+            Kind::Bulk(args) => serde_json::to_string(&bulk::run(&args).await?)?,
+            Kind::Seen(args) => serde_json::to_string(&seen::run(&args).await?)?,
+        })
+    };
+    let result = tokio::task::LocalSet::new().block_on(&runtime, running)?;
     println!("{result}");
     Ok(ExitCode::SUCCESS)
 }

@@ -108,6 +108,8 @@ pub(super) mod tests {
             reads_per_response: 1.0,
             connections_opened: 10,
             connections_lost_idle: 0,
+            streams_opened: 0,
+            streams_cut: 0,
             generator: Generator { cpu_seconds: 0.02, ..Generator::default() },
         }
     }

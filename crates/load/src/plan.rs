@@ -70,6 +70,12 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 without TLS, with prior knowledge.
     H2c,
+    /// Messages on WebSockets, one on each connection: an echo of each is expected.
+    #[serde(rename = "websocket")]
+    #[value(name = "websocket")]
+    WebSocket,
+    /// Messages on bidirectional gRPC streams over h2c: an echo of each is expected.
+    GrpcStream,
     /// Sends bytes, and expects as many back (or --response-size).
     Tcp,
     /// Sends bytes as fast as possible to a sink, which answers at the end how many arrived.
@@ -192,6 +198,8 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Self::Http1 => "HTTP/1.1",
             Self::H2c => "h2c",
+            Self::WebSocket => "WebSocket",
+            Self::GrpcStream => "gRPC streams",
             Self::Tcp => "TCP",
             Self::TcpStream => "a TCP stream",
         })
@@ -216,9 +224,14 @@ impl Extent {
 }
 
 impl Protocol {
-    /// Whether requests and answers are HTTP's.
+    /// Whether a URL of HTTP names the server.
     pub(crate) fn is_http(self) -> bool {
-        matches!(self, Self::Http1 | Self::H2c)
+        matches!(self, Self::Http1 | Self::H2c) || self.is_of_messages()
+    }
+
+    /// Whether messages go to and fro on something that lasts, a WebSocket or a stream.
+    pub(crate) fn is_of_messages(self) -> bool {
+        matches!(self, Self::WebSocket | Self::GrpcStream)
     }
 }
 
@@ -230,15 +243,20 @@ impl Target {
             return Err(PlanError::Https { url: url.to_owned() });
         }
         let (scheme, rest) = match url.split_once("://") {
-            Some((scheme @ ("http" | "tcp"), rest)) => (scheme, rest),
+            Some((scheme @ ("http" | "ws" | "tcp"), rest)) => (scheme, rest),
             Some(_) => return Err(wrong()),
             None => ("http", url),
         };
-        let is_http = scheme == "http";
-        let default = if is_http { Protocol::Http1 } else { Protocol::Tcp };
+        let is_http = scheme != "tcp";
+        let default = match scheme {
+            "http" => Protocol::Http1,
+            "ws" => Protocol::WebSocket,
+            _ => Protocol::Tcp,
+        };
         let protocol = protocol.unwrap_or(default);
-        if protocol.is_http() != is_http {
-            let scheme = if is_http { "tcp://" } else { "http://" };
+        let is_websocket = protocol == Protocol::WebSocket;
+        if protocol.is_http() != is_http || scheme == "ws" && !is_websocket {
+            let scheme = if protocol.is_http() { "http://" } else { "tcp://" };
             return Err(PlanError::Scheme { url: url.to_owned(), protocol, scheme });
         }
         let rest = rest.split('#').next().unwrap_or_default();
@@ -291,7 +309,11 @@ impl Plan {
         let protocol = self.target.protocol;
         let meaningless = |what| Err(PlanError::Meaningless { what, protocol });
         match protocol {
-            Protocol::Http1 if self.streams > 1 => meaningless("--streams"),
+            Protocol::Http1 | Protocol::WebSocket if self.streams > 1 => meaningless("--streams"),
+            _ if protocol.is_of_messages() && self.close => meaningless("--close"),
+            _ if protocol.is_of_messages() && self.request.method != "GET" => {
+                meaningless("--method")
+            }
             Protocol::Tcp if self.request.body.is_empty() => {
                 Err(PlanError::Bounds { what: "--body-size", number: 0, most: MAX_BODY_BYTES })
             }

@@ -93,6 +93,13 @@ pub struct Report {
     pub connections_opened: u64,
     /// Connections that the server closed between two requests.
     pub connections_lost_idle: u64,
+    /// WebSockets or gRPC streams that were answered; the protocols without messages have none.
+    #[serde(default)]
+    pub streams_opened: u64,
+    /// Of these, the ones that the other side ended, by a message or between two. Each is opened
+    /// again for the next message.
+    #[serde(default)]
+    pub streams_cut: u64,
     /// Whether to trust it.
     pub generator: Generator,
 }
@@ -295,6 +302,8 @@ impl Report {
             reads_per_response: tally.reads as f64 / answered.max(1) as f64,
             connections_opened: tally.opened,
             connections_lost_idle: tally.lost_idle,
+            streams_opened: tally.streams_opened,
+            streams_cut: tally.streams_cut,
             generator: Generator::new(plan, tally, used, seconds),
         }
     }
@@ -365,6 +374,8 @@ impl Report {
         self.body_bytes_out += other.body_bytes_out;
         self.connections_opened += other.connections_opened;
         self.connections_lost_idle += other.connections_lost_idle;
+        self.streams_opened += other.streams_opened;
+        self.streams_cut += other.streams_cut;
         self.generator.add(&other.generator);
     }
 }

@@ -13,6 +13,7 @@ mod fake_service;
 mod raw_echo;
 pub(crate) mod server;
 mod sink;
+pub(crate) mod streams;
 mod timed;
 
 use std::ffi::OsString;
@@ -55,7 +56,8 @@ pub(crate) enum Sample {
         listen: Option<String>,
     },
     /// HTTP: sends `?size=N` bytes, `?delay=10ms` late, with `?status=401`; without a size the
-    /// request's own body, or the request as JSON.
+    /// request's own body, or the request as JSON. Messages of WebSockets and gRPC streams come
+    /// back.
     ///
     /// A size is at most 8388608 bytes, a delay at most 60s. Other parts of the query come back in
     /// the JSON. Connections are kept until the client ends them.

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ambit_net::drain::Drain;
+use ambit_net::drain::{Drain, Guard};
 use ambit_net::sys::process::raise_open_files_limit;
 use anyhow::{Context, Result, bail};
 use http_body_util::{BodyExt, Either, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ use super::args::ServeArgs;
 use super::engine::{Run, Stop};
 use super::output::fortio::{self, Settings};
 use super::plan::{self, Extent, Pace, Plan, Protocol, Target};
-use crate::sample::{echo, server};
+use crate::sample::{echo, server, streams};
 
 /// Fortio's defaults.
 pub(super) const DEFAULT_QPS: f64 = 8.0;
@@ -38,7 +38,7 @@ const MAX_RUNS: usize = 8;
 /// The largest body of a call.
 const MAX_CALL_BYTES: usize = 1 << 20;
 
-type Body = Either<Full<Bytes>, Incoming>;
+type Body = streams::Answered;
 
 /// What a call, or `fortio load`, asks for.
 #[derive(Clone, Debug, Default)]
@@ -157,9 +157,10 @@ pub(super) async fn serve(args: ServeArgs) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let drain = Drain::new();
+    let own = drain.guard();
     let answer = move |request, ends| {
-        let service = service.clone();
-        async move { service.answer(request, ends).await }
+        let (service, guard) = (service.clone(), own.clone());
+        async move { service.answer(request, ends, &guard).await }
     };
     let serving = server::serve_http(listener, drain.guard(), true, answer);
     LocalSet::new()
@@ -191,6 +192,7 @@ impl Service {
         self: Rc<Self>,
         request: Request<Incoming>,
         ends: server::Ends,
+        guard: &Guard,
     ) -> Response<Body> {
         let path = request.uri().path().to_owned();
         if path.starts_with("/fortio/") && is_of_another_site(request.headers()) {
@@ -209,7 +211,7 @@ impl Service {
             Some(file) if file.starts_with("data/") => self.saved(&file[5..]),
             Some(_) => return reply(StatusCode::NOT_FOUND, &failure("there is no such call")),
             // Everything else is answered as Fortio's server does: an echo.
-            None => return echo::answer(request, ends).await,
+            None => return echo::answer(request, ends, guard).await,
         };
         match outcome {
             Ok(value) => reply(StatusCode::OK, &value),

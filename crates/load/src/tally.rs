@@ -43,6 +43,8 @@ pub(super) struct Tally {
     pub(super) reads: u64,
     pub(super) opened: u64,
     pub(super) lost_idle: u64,
+    pub(super) streams_opened: u64,
+    pub(super) streams_cut: u64,
     pub(super) late: u64,
     pub(super) max_late: Duration,
     pub(super) backlogged: u64,
@@ -79,6 +81,8 @@ impl Tally {
             reads: 0,
             opened: 0,
             lost_idle: 0,
+            streams_opened: 0,
+            streams_cut: 0,
             late: 0,
             max_late: Duration::ZERO,
             backlogged: 0,
@@ -207,6 +211,8 @@ impl Tally {
         self.reads += other.reads;
         self.opened += other.opened;
         self.lost_idle += other.lost_idle;
+        self.streams_opened += other.streams_opened;
+        self.streams_cut += other.streams_cut;
         self.late += other.late;
         self.max_late = self.max_late.max(other.max_late);
         self.backlogged += other.backlogged;

@@ -59,6 +59,16 @@ pub(super) enum Failure {
     Response(#[from] ResponseError),
     #[error("HTTP/2: {0}")]
     H2(#[from] h2::Error),
+    #[error("the WebSocket was refused: {0}")]
+    NoWebSocket(String),
+    #[error("the WebSocket was closed in good order: {0}")]
+    Closed(String),
+    #[error("the WebSocket was cut: {0}")]
+    Cut(String),
+    #[error("the gRPC stream ended: {0}")]
+    Ended(String),
+    #[error("the server is no echo: it sent another message than it was sent")]
+    NoEcho,
     #[error("the server is no sink: it did not say how many bytes arrived")]
     NoSink,
     #[error("{sent} bytes were sent and {arrived} arrived")]
@@ -93,12 +103,23 @@ pub(super) struct Sockets {
     pub(super) opened: Cell<u64>,
     /// Connections that the server had closed when they were wanted again.
     pub(super) lost_idle: Cell<u64>,
+    /// WebSockets or gRPC streams that were answered.
+    pub(super) streams_opened: Cell<u64>,
+    /// Of these, the ones that the other side ended.
+    pub(super) streams_cut: Cell<u64>,
 }
 
 impl Sockets {
     pub(super) fn new(address: SocketAddr) -> Self {
         let buffer = RefCell::new(vec![0; READ_BUFFER_BYTES]);
-        Self { address, buffer, opened: Cell::new(0), lost_idle: Cell::new(0) }
+        Self {
+            address,
+            buffer,
+            opened: Cell::new(0),
+            lost_idle: Cell::new(0),
+            streams_opened: Cell::new(0),
+            streams_cut: Cell::new(0),
+        }
     }
 
     pub(super) async fn connect(&self) -> Result<TcpStream, Failure> {

@@ -158,6 +158,20 @@ impl View {
         Judgement { decision, dry_run_denials }
     }
 
+    /// Decides whether a connection that came in before may go on. As [`Self::authorize`], but a
+    /// waypoint that the destination names since then is for new connections alone: otherwise
+    /// attaching one would cut all that is open.
+    pub fn authorize_again(
+        &self,
+        workload: &Workload,
+        source: &Source,
+        destination: SocketAddr,
+    ) -> Judgement {
+        let mut dry_run_denials = Vec::new();
+        let decision = self.judge(workload, source, destination, &mut dry_run_denials);
+        Judgement { decision, dry_run_denials }
+    }
+
     fn judge(
         &self,
         workload: &Workload,

@@ -141,7 +141,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
         ended = threads.ended() => return ended,
     }
-    info!(deadline_s = shared.config.drain.as_secs(), "accepting nothing more");
+    info!(deadline_s = shared.config.drain.as_secs(), "told to end: not ready any more");
     shared.stopping.send_replace(true);
     // The threads end what is left by then.
     threads.ended().await?;

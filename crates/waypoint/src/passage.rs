@@ -143,8 +143,11 @@ async fn denied(
     mut version: u64,
 ) -> String {
     loop {
-        here.policies_changed(version).await;
-        version = here.policies_version();
+        version = here.policies_changed(version).await;
+        // What holds at a waypoint does not hold for what it stands before no more.
+        if here.is_withdrawn(arrival.destination) {
+            continue;
+        }
         let Some(holds) = here.rules(arrival).await else {
             return "the control plane does not describe this destination any more".to_owned();
         };

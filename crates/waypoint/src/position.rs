@@ -97,6 +97,8 @@ pub(crate) struct Holds {
     port: u16,
     namespace: Option<Text>,
     shared: Arc<Shared>,
+    /// Of the policies that are in force, which a view of before does not know.
+    version: u64,
 }
 
 impl Here {
@@ -137,14 +139,34 @@ impl Here {
         view.is_workload_fronted_by(workload, &self.own_service).then(own)
     }
 
+    /// Whether this waypoint does not stand before an address, or does so no more.
+    pub(crate) fn is_withdrawn(&self, destination: SocketAddr) -> bool {
+        self.name_of(&self.view(), destination).is_none()
+    }
+
+    /// The view in which this waypoint stood before an address until a moment ago, if the present
+    /// one does not say so: clients whose proxies have not heard of it still come.
+    fn left(&self, destination: SocketAddr) -> Option<Arc<View>> {
+        let stood = |view: &View| self.http_of(view, destination).is_some();
+        if stood(&self.view()) { None } else { self.plane.mesh.lately.find(stood) }
+    }
+
+    fn http_of<'v>(&self, view: &'v View, destination: SocketAddr) -> Option<&'v Arc<ServiceHttp>> {
+        view.http_service(&self.name_of(view, destination)?)
+    }
+
     /// Waits until the view says whose an address is.
     pub(crate) async fn meant(&self, destination: SocketAddr, client: &Identity) -> Meant {
-        let found = wait_for_view(&self.plane.mesh, |view| {
+        let look = |view: &View| {
             let name = self.name_of(view, destination)?;
             let http = view.http_service(&name);
             Some(http.map(|http| http.served_as(destination.port(), Some(&client.namespace))))
-        });
-        match found.await {
+        };
+        let found = match self.left(destination) {
+            Some(before) => look(&before),
+            None => wait_for_view(&self.plane.mesh, look).await,
+        };
+        match found {
             None => Meant { is_ours: false, protocol: Protocol::Detect },
             Some(protocol) => Meant { is_ours: true, protocol: protocol.unwrap_or_default() },
         }
@@ -315,29 +337,42 @@ impl Position for Here {
 
     async fn rules(&self, arrival: &Arrival) -> Option<Holds> {
         let destination = arrival.destination;
-        let known = |view: &View| {
-            let name = self.name_of(view, destination)?;
-            view.http_service(&name).cloned()
-        };
-        let hold = |view: Arc<View>, http| {
+        let known = |view: &View| self.http_of(view, destination).cloned();
+        let hold = |view: Arc<View>, http, version| {
             let namespace = arrival.source.identity().map(|it| it.namespace.clone());
             let shared = self.shared.clone();
-            Holds { view, http, port: destination.port(), namespace, shared }
+            Holds { view, http, port: destination.port(), namespace, shared, version }
         };
         let view = self.view();
         if let Some(http) = known(&view).filter(|http| is_whole(&view, http)) {
-            return Some(hold(view, http));
+            let version = view.authorization_version();
+            return Some(hold(view, http, version));
+        }
+        let version = view.authorization_version();
+        if let Some(before) = self.left(destination) {
+            let http = known(&before)?;
+            return Some(hold(before, http, version));
         }
         // The name of a policy may come before the policy, which denies if it does not come.
         let whole = |view: &View| known(view).filter(|http| is_whole(view, http)).map(drop);
         wait_for_view(&self.plane.mesh, whole).await;
         let view = self.view();
-        let http = known(&view)?;
-        Some(hold(view, http))
+        let (http, version) = (known(&view)?, view.authorization_version());
+        Some(hold(view, http, version))
     }
 
-    async fn policies_changed(&self, version: u64) {
-        wait_for_policies(&self.plane.mesh, version).await;
+    async fn policies_changed(&self, version: u64) -> u64 {
+        wait_for_policies(&self.plane.mesh, version).await
+    }
+
+    async fn withdrawn(&self, arrival: &Arrival) {
+        let mut changed = self.plane.mesh.needs_changed.subscribe();
+        while !self.is_withdrawn(arrival.destination) {
+            // An error is the end of the mesh.
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Way>, Unreachable> {
@@ -528,7 +563,7 @@ impl Rules for Holds {
     }
 
     fn policies_version(&self) -> u64 {
-        self.view.authorization_version()
+        self.version
     }
 
     fn traffic(&self, goal: &Goal<'_>) -> &TrafficPolicy {

@@ -18,7 +18,7 @@ use ambit_http::engine::position::Arrival;
 use ambit_http::engine::{self, Engine, Speaks};
 use ambit_model::authorize::Source;
 use ambit_model::http::service::Protocol;
-use ambit_net::drain::Drain;
+use ambit_net::drain::{Drain, Guard};
 use ambit_net::hbone::Connect;
 use ambit_net::socket::{ListenOptions, tcp_listener};
 use ambit_wire::hbone::Authority;
@@ -38,6 +38,11 @@ use crate::shared::Shared;
 
 /// How long a request for a tunnel waits for a part of the view that it needs, in all.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a waypoint that is told to end goes on as before: it is not ready any more, and by then
+/// the other proxies have heard of it, so that what they are asked to open again they open
+/// elsewhere.
+const NOTICE: Duration = Duration::from_secs(2);
 
 /// All threads.
 pub(crate) struct Threads(FuturesUnordered<oneshot::Receiver<()>>);
@@ -98,25 +103,27 @@ async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
     let thread = Rc::new(Thread { shared, plane: plane.clone(), served: served.clone(), engine });
     let tidying = thread.engine.clone();
     tokio::task::spawn_local(async move { tidying.keep_tidy().await });
-    let accepting = thread.clone();
-    served.drain.guard().spawn_local(async move { accept(accepting, listener).await });
-    tokio::select! {
-        () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => {}
-        () = plane.connections.keep_judged() => {}
-    }
-    let until = Instant::now() + thread.shared.config.drain;
-    served.drain.start(Some(until));
-    let drained = tokio::time::timeout_at(until, served.drain.finished());
-    tokio::select! {
-        drained = drained => if drained.is_err() {
+    let (accepting, open) = (thread.clone(), everything.guard());
+    tokio::task::spawn_local(async move { accept(accepting, listener, open).await });
+    let drain = thread.shared.config.drain;
+    let leaving = async {
+        drop(stopping.wait_for(|stopping| *stopping).await);
+        let until = Instant::now() + drain;
+        tokio::time::sleep(NOTICE.min(drain / 2)).await;
+        served.drain.start(Some(until));
+        // Until the last one has left, connections are accepted: a proxy that comes here may know
+        // of no other waypoint yet.
+        if tokio::time::timeout_at(until, served.drain.finished()).await.is_err() {
             tracing::warn!("what is left at the deadline is cut");
-        },
+        }
+    };
+    tokio::select! {
+        () = leaving => {}
         () = plane.connections.keep_judged() => {}
     }
 }
 
-async fn accept(thread: Rc<Thread>, listener: std::net::TcpListener) {
-    let guard = thread.served.drain.guard();
+async fn accept(thread: Rc<Thread>, listener: std::net::TcpListener, guard: Guard) {
     let entrance = thread.plane.entrance(&thread.served.own, Direction::Handshakes);
     let each =
         |stream: TcpStream, from: SocketAddr, permit: Result<Permit, Box<Crowded>>| match permit {

@@ -42,14 +42,15 @@ pub(super) async fn waypoint(command: WaypointCommand) -> Result<ExitCode> {
             }
             let verb = if place.apply(gateway).await? { "created" } else { "configured" };
             super::print_text(&format!("waypoint {namespace}/{name} {verb}\n"))?;
+            // First: what names a waypoint that is not ready is refused.
+            if args.wait {
+                wait(&place, namespace, Some(name)).await?;
+                super::print_text(&format!("waypoint {namespace}/{name} is ready\n"))?;
+            }
             if args.enroll_namespace {
                 place.enrol(namespace, name).await?;
                 let said = format!("namespace {namespace} labelled {USE_WAYPOINT}={name}\n");
                 super::print_text(&said)?;
-            }
-            if args.wait {
-                wait(&place, namespace, Some(name)).await?;
-                super::print_text(&format!("waypoint {namespace}/{name} is ready\n"))?;
             }
         }
         WaypointCommand::List(args) => {

@@ -18,6 +18,9 @@ mod bookinfo_requests;
 mod certificates;
 mod conditions;
 mod disturbance;
+#[path = "../shared/drill.rs"]
+mod drill;
+mod drills;
 mod enrolment;
 mod examples;
 mod experiments;

@@ -99,13 +99,13 @@ impl Outcome {
 }
 
 /// A load generator that runs in the client's pod.
-struct Running {
+pub(crate) struct Running {
     child: Option<Child>,
     words: String,
 }
 
 impl Running {
-    fn start(cluster: &Cluster, namespace: &Namespace, words: &str) -> Self {
+    pub(crate) fn start(cluster: &Cluster, namespace: &Namespace, words: &str) -> Self {
         let mut kubectl: Command = cluster.command();
         kubectl.args(["-n", namespace.name, "exec", "deployment/load", "--", "/ambit"]);
         kubectl.args(words.split_whitespace());
@@ -115,7 +115,7 @@ impl Running {
         Self { child: Some(child), words: words.to_owned() }
     }
 
-    fn end<T: DeserializeOwned>(mut self) -> T {
+    pub(crate) fn end<T: DeserializeOwned>(mut self) -> T {
         let child = self.child.take().expect("it is waited for once");
         let output = child.wait_with_output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);

@@ -12,12 +12,16 @@ mod bench;
 mod check;
 mod cluster;
 mod disturbance;
+#[path = "../shared/drill.rs"]
+mod drill;
+mod drills;
 mod enrolment;
 mod install;
 mod istio;
 mod load;
 mod migration;
 mod policy;
+mod routes;
 mod scale;
 #[path = "../shared/stray.rs"]
 mod stray;

@@ -154,8 +154,13 @@ pub trait Position: 'static {
     /// What holds now; `None` if the control plane has not said it yet.
     fn rules(&self, arrival: &Arrival) -> impl Future<Output = Option<Self::Rules>>;
 
-    /// Waits until a judgement may come out otherwise than by this version of the policies.
-    fn policies_changed(&self, version: u64) -> impl Future<Output = ()>;
+    /// Waits until a judgement may come out otherwise than by this version of the policies; returns
+    /// the version by which it may.
+    fn policies_changed(&self, version: u64) -> impl Future<Output = u64>;
+
+    /// Waits until this position stands before the connection's destination no more. What is under
+    /// way goes on; the client is asked to connect again, which leads elsewhere.
+    fn withdrawn(&self, arrival: &Arrival) -> impl Future<Output = ()>;
 
     /// Chooses an endpoint.
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Self::Way>, Unreachable>;

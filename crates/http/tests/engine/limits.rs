@@ -258,6 +258,24 @@ fn what_is_behind_an_upgrade_is_judged_again_when_policies_change() {
 }
 
 #[test]
+fn what_is_behind_an_upgrade_goes_on_where_nothing_holds_any_more() {
+    run(async |bed| {
+        let _ended = hangs(bed, SWITCH);
+        let _client = upgraded(bed).await;
+        *bed.world.is_gone.borrow_mut() = true;
+        bed.world.policies.send_modify(|version| *version += 1);
+        sleep(SHORT).await;
+        assert!(bed.world.records.borrow().is_empty());
+        // Where something holds again, it counts.
+        *bed.world.is_gone.borrow_mut() = false;
+        *bed.world.denies.borrow_mut() = Some(|asked| asked.head.path == "/ws");
+        bed.world.policies.send_modify(|version| *version += 1);
+        recorded(bed).await;
+        assert_eq!(bed.last().flags, Flags::Denied);
+    });
+}
+
+#[test]
 fn an_upgraded_connection_that_its_endpoint_breaks_is_not_the_clients_end() {
     run(async |bed| {
         *bed.world.version.borrow_mut() = None;

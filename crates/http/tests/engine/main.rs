@@ -7,6 +7,7 @@ mod authorizers;
 mod failures;
 mod http1;
 mod http2;
+mod leaving;
 mod limits;
 mod paths;
 mod pools;

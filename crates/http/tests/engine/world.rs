@@ -29,7 +29,7 @@ use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, ServiceName};
-use ambit_net::drain::{Drain, Guard};
+use ambit_net::drain::Drain;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::{LocalSet, spawn_local};
 
@@ -58,6 +58,10 @@ pub(crate) struct World {
     pub(crate) records: RefCell<Vec<Record>>,
     pub(crate) random: RefCell<u64>,
     pub(crate) spans: RefCell<Option<Arc<Spans>>>,
+    /// Whether nothing holds for the destination.
+    pub(crate) is_gone: RefCell<bool>,
+    /// Whether the position has gone from before its destination.
+    pub(crate) withdrawn: tokio::sync::watch::Sender<bool>,
     /// Counts changes of `denies`.
     pub(crate) policies: tokio::sync::watch::Sender<u64>,
 }
@@ -140,6 +144,9 @@ impl Position for Place {
     type Rules = Holds;
 
     async fn rules(&self, _: &Arrival) -> Option<Holds> {
+        if *self.0.is_gone.borrow() {
+            return None;
+        }
         let rules = self.0.rules.borrow().iter().cloned().map(Arc::new).collect::<Vec<_>>();
         let traffic = self.0.traffic.borrow().clone();
         let authentication = self.0.authentication.borrow().clone();
@@ -162,9 +169,17 @@ impl Position for Place {
         Some(held)
     }
 
-    async fn policies_changed(&self, version: u64) {
+    async fn policies_changed(&self, version: u64) -> u64 {
         let mut changed = self.0.policies.subscribe();
-        drop(changed.wait_for(|now| *now != version).await);
+        let now = changed.wait_for(|now| *now != version).await;
+        now.map_or(version, |now| *now)
+    }
+
+    async fn withdrawn(&self, _: &Arrival) {
+        let mut withdrawn = self.0.withdrawn.subscribe();
+        if withdrawn.wait_for(|is_withdrawn| *is_withdrawn).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<String>, Unreachable> {
@@ -243,7 +258,8 @@ impl Position for Place {
 pub(crate) struct Bed {
     pub(crate) world: Rc<World>,
     engine: Rc<Engine<Place>>,
-    guard: Guard,
+    /// Ends connections in good order.
+    pub(crate) drain: Drain,
 }
 
 /// Runs a test on one thread.
@@ -256,8 +272,10 @@ pub(crate) fn run_with(settings: Settings, test: impl AsyncFnOnce(&Bed)) {
     LocalSet::new().block_on(&runtime, async {
         let drain = Drain::new();
         let world = Rc::new(World::default());
-        let engine = Engine::new(Place(world.clone()), settings, drain.guard());
-        test(&Bed { world, engine, guard: drain.guard() }).await;
+        // The engine outlives its connections.
+        let whole = Drain::new();
+        let engine = Engine::new(Place(world.clone()), settings, whole.guard());
+        test(&Bed { world, engine, drain }).await;
     });
 }
 
@@ -287,7 +305,7 @@ impl Bed {
     /// A client's connection.
     pub(crate) fn connect(&self, speaks: Speaks) -> DuplexStream {
         let (near, far) = duplex(64 << 10);
-        let (engine, guard) = (self.engine.clone(), self.guard.clone());
+        let (engine, guard) = (self.engine.clone(), self.drain.guard());
         spawn_local(async move {
             if let Served::Other(mut stream, first) =
                 serve(&engine, arrival(), Box::new(far), speaks, &guard).await

@@ -48,6 +48,10 @@ pub(crate) fn write(report: &Report) -> String {
     line("bytes", format!("{read} in, {written} out"));
     let (opened, lost) = (report.connections_opened, report.connections_lost_idle);
     line("connections", format!("{opened} opened, {lost} closed by the server while idle"));
+    if report.protocol.is_of_messages() {
+        let (opened, cut) = (report.streams_opened, report.streams_cut);
+        line("streams", format!("{opened} opened, {cut} ended by the other side"));
+    }
     let (cpu, backlogged) = (report.generator.cpu_seconds, report.generator.backlogged);
     let late = late_sends(report);
     line("generator", format!("{cpu:.2} s of CPU, {late}, {backlogged} waited for a connection"));

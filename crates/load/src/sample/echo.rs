@@ -1,5 +1,5 @@
 //! HTTP echo: returns what arrived, or as many bytes as requested, after the requested delay, with
-//! the requested status.
+//! the requested status. WebSockets and gRPC streams get their messages back (`streams.rs`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,13 +7,14 @@ use std::time::Duration;
 use ambit_net::drain::Guard;
 use ambit_words::durations::parse_duration;
 use http_body_util::{Either, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body, Incoming};
 use hyper::{Request, Response, StatusCode, header};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use super::server::{self, Ends};
+use super::streams::{self, Answered};
 
 /// Largest answer that can be asked for.
 const SIZE_MAX_BYTES: usize = 8 << 20;
@@ -40,14 +41,26 @@ struct Wish {
 
 /// Serves until it is asked to end.
 pub(super) async fn serve(listener: TcpListener, guard: Guard) {
+    let own = guard.clone();
+    let answer = move |request, ends| {
+        let guard = own.clone();
+        async move { answer(request, ends, &guard).await }
+    };
     server::serve_http(listener, guard, true, answer).await;
 }
 
-/// Answers one request.
+/// Answers one request. What lasts longer than its answer is a task of the guard.
 pub(crate) async fn answer(
     request: Request<Incoming>,
     ends: Ends,
-) -> Response<Either<Full<Bytes>, Incoming>> {
+    guard: &Guard,
+) -> Response<Answered> {
+    if streams::is_websocket(&request) {
+        return streams::websocket(request, SIZE_MAX_BYTES, guard);
+    }
+    if streams::is_grpc(&request) {
+        return streams::grpc(request);
+    }
     let wish = match wish(request.uri().query().unwrap_or_default()) {
         Ok(wish) => wish,
         Err(text) => {
@@ -63,7 +76,7 @@ pub(crate) async fn answer(
     let (body, kind) = match wish.size {
         Some(size) => (vec![b'.'; size], "text/plain"),
         None if !request.body().is_end_stream() => {
-            return Response::new(Either::Right(request.into_body()));
+            return Response::new(Either::Right(request.into_body().into()));
         }
         None => (arrived(&request, ends), "application/json"),
     };

@@ -150,7 +150,7 @@ pub(crate) async fn serve_http<A, F, B>(
                 .header_read_timeout(None)
                 .title_case_headers(true)
                 .max_buf_size(HEAD_SIZE_MAX_BYTES);
-            let connection = server.serve_connection(TokioIo::new(stream), service);
+            let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
             // An error is the client's: it went away, or sent no HTTP and got an error.
             let _client_error = tokio::select! {

@@ -203,6 +203,9 @@ fn only_the_waypoint_reaches_who_names_one() {
     assert_eq!(decide(&view, Some("waypoint")), Decision::Allow(None));
     assert_eq!(decide(&view, Some("other")), Decision::Deny(refused.clone()));
     assert_eq!(decide(&view, None), Decision::Deny(refused));
+    // Whoever came in before it was named goes on.
+    let again = view.authorize_again(&workload, &source(Some("other")), to).decision;
+    assert_eq!(again, Decision::Allow(None));
     let mut nobodys = Service::named("app", "server.app.svc.cluster.local");
     nobodys.waypoint = Some(GatewayAddress {
         destination: GatewayDestination::Refused(gateway.hostname),

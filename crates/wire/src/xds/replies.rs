@@ -16,6 +16,10 @@ pub const REPLY_PACE: Duration = Duration::from_millis(400);
 /// So many responses of one type are not left without a reply: servers send only so far ahead.
 const UNANSWERED_MAX: usize = 2;
 
+/// What people change and wait for: policies and routes.
+const WAITED_FOR: [ResourceType; 3] =
+    [ResourceType::Authorization, ResourceType::RequestPolicy, ResourceType::HttpService];
+
 /// The replies of one stream.
 #[derive(Debug, Default)]
 pub struct Replies {
@@ -32,14 +36,12 @@ impl Replies {
     pub fn add(&mut self, reply: DeltaDiscoveryRequest) {
         let waiting = self.waiting.get(&reply.type_url).map_or(0, |(_, count)| *count);
         // The first, for which the server may let others wait; refusals, what the server asked for,
-        // and policies, whose effect people wait for.
+        // and what people wait for.
         self.is_urgent |= self.begun.insert(reply.type_url.clone())
             || waiting + 1 >= UNANSWERED_MAX
             || reply.error_detail.is_some()
             || !reply.initial_resource_versions.is_empty()
-            || [ResourceType::Authorization, ResourceType::RequestPolicy]
-                .iter()
-                .any(|it| reply.type_url == it.url());
+            || WAITED_FOR.iter().any(|it| reply.type_url == it.url());
         self.waiting.insert(reply.type_url.clone(), (reply, waiting + 1));
     }
 

@@ -63,11 +63,9 @@ pub(super) async fn denied<P: Position>(
 ) -> String {
     let Some(head) = head else { return pending().await };
     loop {
-        position.policies_changed(version).await;
-        let Some(rules) = position.rules(arrival).await else {
-            return "the control plane does not describe this destination any more".to_owned();
-        };
-        version = rules.policies_version();
+        version = position.policies_changed(version).await;
+        // Nothing here holds for a destination that this position stands before no more.
+        let Some(rules) = position.rules(arrival).await else { continue };
         let decision = judgement(&rules, arrival, head, token).decision;
         if let Some(denial) = denial(&decision, |custom| still_passes(custom, &rules)) {
             return denial;

@@ -28,6 +28,9 @@ const LEFT_BYTES_MAX: usize = 256 * 1024;
 /// How long that may take.
 const LEFT_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// How long a connection that is to end waits for one more request.
+const LAST_CALL: Duration = Duration::from_secs(3);
+
 /// Serves requests until the connection ends.
 pub(super) async fn serve<P: Position>(
     engine: &Rc<Engine<P>>,
@@ -41,13 +44,19 @@ pub(super) async fn serve<P: Position>(
     let settings = &engine.settings;
     let age = settings.age(|bound| engine.position.random_below(bound));
     let ends_at = age.map(|age| Instant::now() + age);
-    let mut draining = guard.clone();
+    let mut leaving = Box::pin(leaves(engine, &arrival, guard.clone()));
+    let mut is_leaving = false;
     loop {
+        // A connection that is closed between two requests may meet the next one on its way, so
+        // the client is told with an answer. Only one that asks for nothing is closed without.
+        let idle_timeout = if is_leaving { LAST_CALL } else { settings.idle_timeout };
         let begins = tokio::select! {
             biased;
-            begins = timeout(settings.idle_timeout, inbox.begins()) => begins,
-            // Between two requests a connection can be closed without a loss.
-            _ = draining.draining() => return finish(&mut inbox, &mut outbox).await,
+            () = &mut leaving, if !is_leaving => {
+                is_leaving = true;
+                continue;
+            }
+            begins = timeout(idle_timeout, inbox.begins()) => begins,
         };
         if !matches!(begins, Ok(Ok(true))) {
             return finish(&mut inbox, &mut outbox).await;
@@ -55,7 +64,7 @@ pub(super) async fn serve<P: Position>(
         let Some((head, framing)) = head(engine, &arrival, &mut inbox, &mut outbox).await else {
             return finish(&mut inbox, &mut outbox).await;
         };
-        let is_last = guard.is_draining() || ends_at.is_some_and(|at| Instant::now() >= at);
+        let is_last = is_leaving || ends_at.is_some_and(|at| Instant::now() >= at);
         let client =
             Client { version: head.version(), is_persistent: framing.is_persistent && !is_last };
         let mut body = Body::of_request(framing.body, &settings.limits);
@@ -88,6 +97,14 @@ pub(super) async fn serve<P: Position>(
         if !body.has_ended() && !discard(&mut body, &mut inbox).await {
             return finish(&mut inbox, &mut outbox).await;
         }
+    }
+}
+
+/// Waits until the client must connect again: here nothing new is served any more.
+async fn leaves<P: Position>(engine: &Engine<P>, arrival: &Arrival, mut guard: Guard) {
+    tokio::select! {
+        _ = guard.draining() => {}
+        () = engine.position.withdrawn(arrival) => {}
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) async fn serve<P: Position>(
     let mut ends_at = age.map(|age| Instant::now() + age);
     let mut idle_at = Instant::now() + settings.idle_timeout;
     let mut ending = Ending::default();
+    let mut withdrawn = Box::pin(engine.position.withdrawn(&arrival));
+    let mut is_withdrawn = false;
     let (mut draining, mut overdue) = (guard.clone(), guard.clone());
     let mut is_draining = false;
     // Each request that is under way holds it too.
@@ -62,6 +64,11 @@ pub(super) async fn serve<P: Position>(
             accepted = connection.accept() => accepted,
             _ = draining.draining(), if !is_draining => {
                 is_draining = true;
+                ending.begin(&mut connection);
+                continue;
+            }
+            () = &mut withdrawn, if !is_withdrawn => {
+                is_withdrawn = true;
                 ending.begin(&mut connection);
                 continue;
             }

@@ -1,0 +1,98 @@
+//! The views that were in force until a moment ago.
+//!
+//! A change reaches the proxies of a mesh one after the other. Where a destination gets a waypoint
+//! or loses it, its own proxy, the waypoint and the client's proxy disagree for that long, and to
+//! believe the newest of them alone would refuse connections that are nobody's mistake. So what a
+//! change of waypoint forbids is also asked of the views before it, for a few seconds. Policies
+//! never are.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ambit_model::view::View;
+use tokio::time::Instant;
+
+/// How long the proxies of a mesh may disagree about who has which waypoint.
+pub const DISAGREEMENT: Duration = Duration::from_secs(5);
+/// Of views that follow one another faster, the first is kept.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// As many fit in between.
+const VIEWS_MAX: usize = 11;
+
+/// Views, the oldest first, with the moment at which each was replaced.
+#[derive(Debug, Default)]
+pub struct Lately(Mutex<VecDeque<(Instant, Arc<View>)>>);
+
+impl Lately {
+    /// Keeps a view that was replaced just now.
+    pub(crate) fn keep(&self, view: Arc<View>) {
+        let now = Instant::now();
+        let mut views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while views.front().is_some_and(|(at, _)| *at + DISAGREEMENT <= now) {
+            views.pop_front();
+        }
+        let is_soon = views.back().is_some_and(|(at, _)| now < *at + INTERVAL);
+        if !is_soon && views.len() < VIEWS_MAX {
+            views.push_back((now, view));
+        }
+    }
+
+    /// The newest view for which something is so, of those that were in force until a moment ago.
+    pub fn find(&self, mut is_so: impl FnMut(&View) -> bool) -> Option<Arc<View>> {
+        let now = Instant::now();
+        // Asked outside of the lock: the control thread publishes without waiting for us.
+        let views: Vec<_> = {
+            let views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let recent = views.iter().rev().take_while(|(at, _)| now < *at + DISAGREEMENT);
+            recent.map(|(_, view)| view.clone()).collect()
+        };
+        views.into_iter().find(|view| is_so(view))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_model::service::Service;
+    use ambit_model::view::Change;
+
+    use super::*;
+
+    /// A view that can be told from others.
+    fn view(number: usize) -> Arc<View> {
+        let mut view = View::default();
+        for number in 0..number {
+            view.apply(Change::Service(Service::named("a", format!("{number}.a.svc").as_str())));
+        }
+        Arc::new(view)
+    }
+
+    fn newest(lately: &Lately) -> Option<usize> {
+        lately.find(|_| true).map(|view| view.services().count())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_view_is_found_for_as_long_as_proxies_may_disagree() {
+        let lately = Lately::default();
+        assert_eq!(newest(&lately), None);
+        lately.keep(view(1));
+        tokio::time::advance(DISAGREEMENT - Duration::from_millis(1)).await;
+        assert_eq!(newest(&lately), Some(1));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(newest(&lately), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_fast_keeps_its_first_view_and_no_more_than_fit() {
+        let lately = Lately::default();
+        for number in 1..=100 {
+            lately.keep(view(number));
+            tokio::time::advance(INTERVAL / 5).await;
+        }
+        assert_eq!(newest(&lately), Some(96));
+        assert!(lately.0.lock().expect("nobody panics").len() <= VIEWS_MAX);
+        let oldest = lately.find(|view| view.services().count() <= 56);
+        assert!(oldest.is_some(), "five seconds back");
+        assert!(lately.find(|view| view.services().count() < 56).is_none());
+    }
+}
