@@ -10,8 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::FutureExt;
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
-use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 
 use super::h2c::Shared;
 use super::plan::MAX_BODY_BYTES;
@@ -46,14 +45,6 @@ struct Open {
 enum Receive {
     Head(Box<ResponseFuture>),
     Messages(RecvStream),
-}
-
-/// What makes a request one of gRPC.
-pub(super) fn headers() -> [(HeaderName, HeaderValue); 2] {
-    [
-        (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
-        (TE, HeaderValue::from_static("trailers")),
-    ]
 }
 
 /// A message as it is sent.

@@ -89,7 +89,10 @@ pub(super) fn request(plan: &Plan) -> Option<http::Request<()>> {
     let method = Method::from_bytes(method.as_bytes()).ok()?;
     let mut request = http::Request::builder().method(method).uri(uri).body(()).ok()?;
     if is_grpc {
-        request.headers_mut().extend(super::grpc_stream::headers());
+        let kind = HeaderValue::from_static("application/grpc");
+        request.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+        let trailers = HeaderValue::from_static("trailers");
+        request.headers_mut().insert(http::header::TE, trailers);
     }
     let agent = HeaderValue::from_static(super::http1::USER_AGENT);
     request.headers_mut().insert(http::header::USER_AGENT, agent);

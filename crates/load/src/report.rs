@@ -257,8 +257,7 @@ impl Report {
             last.map_or(Duration::ZERO, |last| last.saturating_duration_since(warm_until));
         let seconds = elapsed.max(requested).as_secs_f64();
         let span = tally.last_due.zip(tally.first_due).map(|(last, first)| last - first);
-        let wait = tally.last_answer.zip(tally.last_due);
-        let wait = wait.map(|(answer, due)| answer.saturating_duration_since(due));
+        let wait = tally.last_answer.zip(tally.last_due).map(|(it, due)| it - due.min(it));
         let attack_seconds = span.unwrap_or_default().as_secs_f64();
         let sent = tally.requests - tally.unsent;
         let answered = tally.statuses().values().sum::<u64>().max(sent - tally.failed.min(sent));

@@ -14,8 +14,8 @@ const ROLLOUT_S: u32 = 70;
 pub(crate) fn deploy(cluster: &Cluster, namespace: &Namespace<'_>, pods: usize) {
     namespace.run("web", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
     cluster.must_apply(&format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: grpc, namespace: {}}}\nspec:\n  selector: \
-         {{app: web}}\n  ports: [{{name: grpc, port: 8080}}]\n",
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: grpc, namespace: {}}}\nspec:\n  \
+         selector: {{app: web}}\n  ports: [{{name: grpc, port: 8080}}]\n",
         namespace.name
     ));
     namespace.run("load", "n1", &["sample", "sleep"]);
