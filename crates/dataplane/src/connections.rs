@@ -3,8 +3,8 @@
 //! A connection enters the table before its destination is dialled and leaves with its last byte.
 //! While it is in the table it is judged again whenever the view changes in a way that matters to
 //! authorization, and whenever a certificate is revoked. A connection that is no longer allowed is
-//! cut within a second; none is cut for a policy that has not arrived yet, and none because its
-//! destination has got a waypoint since.
+//! cut within a second; none is cut for a policy that has not arrived yet. When the waypoint of its
+//! destination changes, it goes on for a time, and is judged by the policies alone meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::Text;
-use ambit_model::authorize::{Decision, Denial, Source};
+use ambit_model::authorize::{Decision, Denial, JudgedBefore, Judgement, Source};
 use ambit_model::names::WorkloadName;
 use ambit_model::view::View;
+use ambit_model::workload::Workload;
 use ambit_net::copy::{CopyError, End, Flow, copy};
 use ambit_tls::{Peer, RevocationList};
 use ambit_wire::admin;
@@ -25,6 +26,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use crate::failure::ResponseFlags;
+use crate::lately::{PAST_WAYPOINT_MAX, WITHDRAWN_MAX};
 use crate::mesh::Mesh;
 use crate::metrics::{Reporter, Traffic};
 use crate::record::{Bytes, Record, Tally};
@@ -79,6 +81,17 @@ pub struct Judged {
     pub source: Source,
     /// Where to.
     pub destination: std::net::SocketAddr,
+    /// What has judged it before.
+    pub waypoint: Waypoint,
+}
+
+/// What the waypoint of a destination, if it had one, had to do with a connection when it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waypoint {
+    /// What it had judged.
+    pub judged: JudgedBefore,
+    /// Whether the destination had another or none even then, for the proxies disagree a moment.
+    pub is_former: bool,
 }
 
 /// One live connection, or one HBONE connection that others live in.
@@ -89,6 +102,8 @@ pub struct Connection {
     pods: Vec<Text>,
     /// Set when the destination is a pod of this proxy.
     judged: Option<Judged>,
+    /// Since when the destination's waypoint is not the one that it came through.
+    astray_since: Cell<Option<Instant>>,
     peer: RefCell<Option<Arc<Peer>>>,
     details: RefCell<Option<Details>>,
     cut_for: RefCell<Option<CutReason>>,
@@ -131,10 +146,12 @@ impl Connections {
         judged: Option<Judged>,
         peer: Option<Arc<Peer>>,
     ) -> Entered {
+        let is_astray = judged.as_ref().is_some_and(|it| it.waypoint.is_former);
         let connection = Rc::new(Connection {
             flow: Flow::new(),
             pods,
             judged,
+            astray_since: Cell::new(is_astray.then(Instant::now)),
             peer: RefCell::new(peer),
             details: RefCell::default(),
             cut_for: RefCell::default(),
@@ -190,7 +207,12 @@ impl Connections {
                     (0..cut.get()).for_each(|_| mesh.metrics.revocation_rejection());
                 }
                 () = tokio::time::sleep_until(count_at) => {
-                    self.visit(Connection::count).await;
+                    let view = mesh.view.load_full();
+                    self.visit(|connection| {
+                        connection.count();
+                        connection.judge_astray(&view);
+                    })
+                    .await;
                     count_at = Instant::now() + COUNT_INTERVAL;
                 }
             }
@@ -228,12 +250,45 @@ impl Connection {
         let Some(judged) = &self.judged else { return };
         // A workload that left the view takes its policies along; the agent ends its connections.
         let Some(workload) = view.workload_named(&judged.workload) else { return };
-        let judgement = view.authorize_again(workload, &judged.source, judged.destination);
+        let judgement = match self.astray(view, workload, judged) {
+            Some(judgement) => judgement,
+            None => view.authorize(workload, &judged.source, judged.destination),
+        };
         if let Decision::Deny(denial) = judgement.decision
             && !denial.is_pending()
         {
             self.cut(CutReason::Denied(denial));
         }
+    }
+
+    /// Judges what was let go on until now although the waypoint of its destination has changed.
+    fn judge_astray(&self, view: &View) {
+        if self.astray_since.get().is_some() {
+            self.judge(view);
+        }
+    }
+
+    /// Judges a connection whose destination has got another waypoint since, or has none any more,
+    /// as long as it may go on. To cut it at once would lose what is under way.
+    fn astray(&self, view: &View, workload: &Workload, judged: &Judged) -> Option<Judgement> {
+        let Judged { source, destination, waypoint, .. } = judged;
+        let limit = match (waypoint.judged, view.judged_before(workload, source)) {
+            (JudgedBefore::Nothing, Err(_)) => PAST_WAYPOINT_MAX,
+            (JudgedBefore::OfMesh | JudgedBefore::OfMeshAndNamespace, Err(_))
+            | (
+                JudgedBefore::OfMesh | JudgedBefore::OfMeshAndNamespace,
+                Ok(JudgedBefore::Nothing),
+            ) => WITHDRAWN_MAX,
+            (_, Ok(_)) => {
+                self.astray_since.set(None);
+                return None;
+            }
+        };
+        let now = Instant::now();
+        let since = self.astray_since.get().unwrap_or(now);
+        self.astray_since.set(Some(since));
+        let goes_on = now < since + limit;
+        goes_on.then(|| view.authorize_after(waypoint.judged, workload, source, *destination))
     }
 
     fn judge_peer(&self, revocations: &RevocationList) -> bool {
@@ -357,3 +412,6 @@ impl Drop for Entered {
         self.table.0.live.borrow_mut().remove(self.key);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_model::authorize::{Decision, Denial, Judgement, RuleName, Source};
+use ambit_model::authorize::{Decision, Denial, JudgedBefore, Judgement, RuleName, Source};
 use ambit_model::names::WorkloadName;
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
 use tokio::time::{Instant, timeout_at};
 
-use crate::connections::{Entered, Judged};
+use crate::connections::{Entered, Judged, Waypoint};
 use crate::failure::{Failure, ResponseFlags};
 use crate::mesh::Mesh;
 use crate::own::OwnWorkload;
@@ -104,18 +104,20 @@ pub async fn admit(
     destination: SocketAddr,
     enter: impl Fn(Judged) -> Entered,
 ) -> Result<Allowed, Refused> {
-    let judged = Judged { workload: own.name.clone(), source, destination };
+    let waypoint = Waypoint { judged: JudgedBefore::Nothing, is_former: false };
+    let judged = Judged { workload: own.name.clone(), source, destination, waypoint };
     let mut refused = Refused::Unknown(own.name.clone());
     let verdict = wait_for_view(mesh, |view| {
         let workload = own.described_in(view)?.clone();
-        let judgement = judge(mesh, view, own, &judged)?;
+        let (judgement, waypoint) = judge(mesh, view, own, &judged)?;
         match judgement.decision {
             Decision::Deny(denial) if denial.is_pending() => {
                 refused = Refused::Denied(denial);
                 None
             }
             decision => {
-                let entered = matches!(decision, Decision::Allow(_)).then(|| enter(judged.clone()));
+                let judged = Judged { waypoint, ..judged.clone() };
+                let entered = matches!(decision, Decision::Allow(_)).then(|| enter(judged));
                 Some((workload, decision, judgement.dry_run_denials, entered))
             }
         }
@@ -135,25 +137,35 @@ pub async fn admit(
     }
 }
 
-/// Judges a new connection. For a moment after a waypoint was named, proxies that have not heard of
-/// it send connections here: they come in as before, if the policies allow it.
-fn judge(mesh: &Mesh, view: &View, own: &OwnWorkload, judged: &Judged) -> Option<Judgement> {
-    let Judged { source, destination, .. } = judged;
+/// Judges a new connection, and says what its waypoint has judged before. For a moment after the
+/// waypoint of a destination has changed, proxies that have not heard of it send connections as
+/// before: these come in if they would have, and if the policies of now allow them.
+fn judge(
+    mesh: &Mesh,
+    view: &View,
+    own: &OwnWorkload,
+    of: &Judged,
+) -> Option<(Judgement, Waypoint)> {
+    let Judged { source, destination, .. } = of;
     let workload = own.described_in(view)?;
     let judgement = view.authorize(workload, source, *destination);
-    let Decision::Deny(Denial::NotThroughWaypoint { .. }) = judgement.decision else {
-        return Some(judgement);
-    };
-    let came_in = |before: &View| {
-        own.described_in(before).is_some_and(|workload| {
-            let judgement = before.authorize(workload, source, *destination);
-            matches!(judgement.decision, Decision::Allow(_))
-        })
-    };
-    match mesh.lately.find(came_in) {
-        Some(_) => Some(view.authorize_again(workload, source, *destination)),
-        None => Some(judgement),
+    let now = view.judged_before(workload, source).ok();
+    let is_allowed = |judgement: &Judgement| matches!(judgement.decision, Decision::Allow(_));
+    if is_allowed(&judgement) {
+        let judged = now.unwrap_or(JudgedBefore::Nothing);
+        return Some((judgement, Waypoint { judged, is_former: false }));
     }
+    let way_in = |before: &Arc<View>| {
+        let workload = own.described_in(before)?;
+        let judged = before.judged_before(workload, source).ok()?;
+        let came_in = || before.authorize_after(judged, workload, source, *destination);
+        (Some(judged) != now && is_allowed(&came_in())).then_some(judged)
+    };
+    let Some(judged) = mesh.lately.find(way_in) else {
+        return Some((judgement, Waypoint { judged: JudgedBefore::Nothing, is_former: false }));
+    };
+    let judgement = view.authorize_after(judged, workload, source, *destination);
+    Some((judgement, Waypoint { judged, is_former: true }))
 }
 
 /// Says what policies on trial would have denied.

@@ -3,8 +3,9 @@
 //! A change reaches the proxies of a mesh one after the other. Where a destination gets a waypoint
 //! or loses it, its own proxy, the waypoint and the client's proxy disagree for that long, and to
 //! believe the newest of them alone would refuse connections that are nobody's mistake. So what a
-//! change of waypoint forbids is also asked of the views before it, for a few seconds. Policies
-//! never are.
+//! change of waypoint forbids is also asked of the views before it, for a few seconds: whether a
+//! connection may come past a waypoint, or through one that was withdrawn. What goes on after that
+//! has an end too. Policies of a destination are always those of now.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,12 @@ use std::time::Duration;
 use ambit_model::view::View;
 use tokio::time::Instant;
 
+/// How long what came through a waypoint goes on after the waypoint was withdrawn from before its
+/// destination: policies that it would be sent are not sent to it any more.
+pub const WITHDRAWN_MAX: Duration = Duration::from_secs(30);
+/// How long a connection goes on past a waypoint that its destination has got since. It carries
+/// requests that the policies of the waypoint do not see.
+pub(crate) const PAST_WAYPOINT_MAX: Duration = Duration::from_secs(300);
 /// How long the proxies of a mesh may disagree about who has which waypoint.
 pub const DISAGREEMENT: Duration = Duration::from_secs(5);
 /// Of views that follow one another faster, the first is kept.
@@ -38,8 +45,9 @@ impl Lately {
         }
     }
 
-    /// The newest view for which something is so, of those that were in force until a moment ago.
-    pub fn find(&self, mut is_so: impl FnMut(&View) -> bool) -> Option<Arc<View>> {
+    /// What is found in the newest view in which it is, of those that were in force until a moment
+    /// ago.
+    pub fn find<T>(&self, look: impl FnMut(&Arc<View>) -> Option<T>) -> Option<T> {
         let now = Instant::now();
         // Asked outside of the lock: the control thread publishes without waiting for us.
         let views: Vec<_> = {
@@ -47,7 +55,7 @@ impl Lately {
             let recent = views.iter().rev().take_while(|(at, _)| now < *at + DISAGREEMENT);
             recent.map(|(_, view)| view.clone()).collect()
         };
-        views.into_iter().find(|view| is_so(view))
+        views.iter().find_map(look)
     }
 }
 
@@ -68,7 +76,7 @@ mod tests {
     }
 
     fn newest(lately: &Lately) -> Option<usize> {
-        lately.find(|_| true).map(|view| view.services().count())
+        lately.find(|view| Some(view.services().count()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -91,8 +99,8 @@ mod tests {
         }
         assert_eq!(newest(&lately), Some(96));
         assert!(lately.0.lock().expect("nobody panics").len() <= VIEWS_MAX);
-        let oldest = lately.find(|view| view.services().count() <= 56);
-        assert!(oldest.is_some(), "five seconds back");
-        assert!(lately.find(|view| view.services().count() < 56).is_none());
+        let is_there = |number| lately.find(|it| (it.services().count() <= number).then_some(()));
+        assert!(is_there(56).is_some(), "five seconds back");
+        assert!(is_there(55).is_none());
     }
 }

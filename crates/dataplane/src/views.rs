@@ -410,4 +410,4 @@ fn protobuf(value: &serde_json::Value) -> prost_types::Value {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

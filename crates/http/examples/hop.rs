@@ -133,6 +133,10 @@ impl Position for Hop {
         std::future::pending().await
     }
 
+    async fn deserted(&self, _: &Arrival) {
+        std::future::pending().await
+    }
+
     fn choose(&self, _: &EndpointAsk<'_>) -> Result<Endpoint<()>, Unreachable> {
         let uid = "upstream".into();
         let (address, workload) = (self.upstream, None);

@@ -150,25 +150,24 @@ impl View {
         source: &Source,
         destination: SocketAddr,
     ) -> Judgement {
-        let mut dry_run_denials = Vec::new();
-        let decision = match self.required_waypoint(workload, source) {
-            Err(denial) => Decision::Deny(denial),
-            Ok(judged) => self.judge(workload, source, destination, judged, &mut dry_run_denials),
-        };
-        Judgement { decision, dry_run_denials }
+        match self.judged_before(workload, source) {
+            Err(denial) => {
+                Judgement { decision: Decision::Deny(denial), dry_run_denials: Vec::new() }
+            }
+            Ok(judged) => self.authorize_after(judged, workload, source, destination),
+        }
     }
 
-    /// Decides whether a connection that came in before may go on. As [`Self::authorize`], but a
-    /// waypoint that the destination names since then is for new connections alone: otherwise
-    /// attaching one would cut all that is open.
-    pub fn authorize_again(
+    /// Decides by the policies alone, without those by which a waypoint has judged before.
+    pub fn authorize_after(
         &self,
+        judged: JudgedBefore,
         workload: &Workload,
         source: &Source,
         destination: SocketAddr,
     ) -> Judgement {
         let mut dry_run_denials = Vec::new();
-        let decision = self.judge(workload, source, destination, &mut dry_run_denials);
+        let decision = self.judge(workload, source, destination, judged, &mut dry_run_denials);
         Judgement { decision, dry_run_denials }
     }
 
@@ -221,7 +220,7 @@ impl View {
     ///
     /// A waypoint judges what comes to a service by the policies of that service's namespace, which
     /// is the workload's too. What comes to the workload itself it judges by those of its own.
-    fn required_waypoint(
+    pub fn judged_before(
         &self,
         workload: &Workload,
         source: &Source,
@@ -324,8 +323,8 @@ impl View {
 }
 
 /// By which policies, of those that waypoints judge, a connection was judged by one before.
-#[derive(Clone, Copy)]
-enum JudgedBefore {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JudgedBefore {
     /// It comes from no waypoint.
     Nothing,
     /// Those of the mesh.

@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -142,8 +142,15 @@ async fn denied(
     goal: Goal<'_>,
     mut version: u64,
 ) -> String {
+    let mut deserted = pin!(here.deserted(arrival));
     loop {
-        version = here.policies_changed(version).await;
+        tokio::select! {
+            biased;
+            () = &mut deserted => {
+                return "this waypoint was withdrawn from its destination".to_owned();
+            }
+            now = here.policies_changed(version) => version = now,
+        }
         // What holds at a waypoint does not hold for what it stands before no more.
         if here.is_withdrawn(arrival.destination) {
             continue;

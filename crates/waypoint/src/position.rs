@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use ambit_dataplane::choice::Around;
 use ambit_dataplane::dial::dial;
 use ambit_dataplane::judgement::{wait_for_policies, wait_for_view};
+use ambit_dataplane::lately::WITHDRAWN_MAX;
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::Plane;
 use ambit_dataplane::tunnel::{self, Ask};
@@ -147,8 +148,8 @@ impl Here {
     /// The view in which this waypoint stood before an address until a moment ago, if the present
     /// one does not say so: clients whose proxies have not heard of it still come.
     fn left(&self, destination: SocketAddr) -> Option<Arc<View>> {
-        let stood = |view: &View| self.http_of(view, destination).is_some();
-        if stood(&self.view()) { None } else { self.plane.mesh.lately.find(stood) }
+        let stood = |view: &Arc<View>| self.http_of(view, destination).map(|_| view.clone());
+        if stood(&self.view()).is_some() { None } else { self.plane.mesh.lately.find(stood) }
     }
 
     fn http_of<'v>(&self, view: &'v View, destination: SocketAddr) -> Option<&'v Arc<ServiceHttp>> {
@@ -373,6 +374,11 @@ impl Position for Here {
                 return;
             }
         }
+    }
+
+    async fn deserted(&self, arrival: &Arrival) {
+        self.withdrawn(arrival).await;
+        tokio::time::sleep(WITHDRAWN_MAX).await;
     }
 
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Way>, Unreachable> {

@@ -110,7 +110,7 @@ impl proto::aggregated_discovery_service_server::AggregatedDiscoveryService for 
 }
 
 /// What a role might set.
-fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings {
         component: "ambit-proxy",
         network: "".into(),

@@ -162,6 +162,10 @@ pub trait Position: 'static {
     /// way goes on; the client is asked to connect again, which leads elsewhere.
     fn withdrawn(&self, arrival: &Arrival) -> impl Future<Output = ()>;
 
+    /// Waits until what policies must be able to end may go on no longer, because this position was
+    /// withdrawn and hears of them no more.
+    fn deserted(&self, arrival: &Arrival) -> impl Future<Output = ()>;
+
     /// Chooses an endpoint.
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Self::Way>, Unreachable>;
 

@@ -258,17 +258,40 @@ fn what_is_behind_an_upgrade_is_judged_again_when_policies_change() {
 }
 
 #[test]
-fn what_is_behind_an_upgrade_goes_on_where_nothing_holds_any_more() {
+fn what_is_behind_an_upgrade_goes_on_for_a_time_where_the_proxy_was_withdrawn() {
     run(async |bed| {
         let _ended = hangs(bed, SWITCH);
         let _client = upgraded(bed).await;
+        bed.world.withdrawn.send_replace(true);
         *bed.world.is_gone.borrow_mut() = true;
         bed.world.policies.send_modify(|version| *version += 1);
         sleep(SHORT).await;
         assert!(bed.world.records.borrow().is_empty());
-        // Where something holds again, it counts.
-        *bed.world.is_gone.borrow_mut() = false;
+        bed.world.deserted.send_replace(true);
+        recorded(bed).await;
+        assert_eq!(bed.last().flags, Flags::Denied);
+    });
+}
+
+#[test]
+fn where_a_withdrawn_proxy_is_told_policies_again_they_count() {
+    run(async |bed| {
+        let _ended = hangs(bed, SWITCH);
+        let _client = upgraded(bed).await;
+        bed.world.withdrawn.send_replace(true);
         *bed.world.denies.borrow_mut() = Some(|asked| asked.head.path == "/ws");
+        bed.world.policies.send_modify(|version| *version += 1);
+        recorded(bed).await;
+        assert_eq!(bed.last().flags, Flags::Denied);
+    });
+}
+
+#[test]
+fn what_is_behind_an_upgrade_ends_where_it_is_not_known_any_more_what_holds() {
+    run(async |bed| {
+        let _ended = hangs(bed, SWITCH);
+        let _client = upgraded(bed).await;
+        *bed.world.is_gone.borrow_mut() = true;
         bed.world.policies.send_modify(|version| *version += 1);
         recorded(bed).await;
         assert_eq!(bed.last().flags, Flags::Denied);

@@ -62,6 +62,8 @@ pub(crate) struct World {
     pub(crate) is_gone: RefCell<bool>,
     /// Whether the position has gone from before its destination.
     pub(crate) withdrawn: tokio::sync::watch::Sender<bool>,
+    /// Whether that was so long ago that nothing goes on.
+    pub(crate) deserted: tokio::sync::watch::Sender<bool>,
     /// Counts changes of `denies`.
     pub(crate) policies: tokio::sync::watch::Sender<u64>,
 }
@@ -176,10 +178,11 @@ impl Position for Place {
     }
 
     async fn withdrawn(&self, _: &Arrival) {
-        let mut withdrawn = self.0.withdrawn.subscribe();
-        if withdrawn.wait_for(|is_withdrawn| *is_withdrawn).await.is_err() {
-            std::future::pending().await
-        }
+        drop(self.0.withdrawn.subscribe().wait_for(|it| *it).await);
+    }
+
+    async fn deserted(&self, _: &Arrival) {
+        drop(self.0.deserted.subscribe().wait_for(|it| *it).await);
     }
 
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<String>, Unreachable> {

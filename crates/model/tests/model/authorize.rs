@@ -1,6 +1,6 @@
 //! Authorisation, by tables and against a naive reference that follows Istio's text literally.
 
-use ambit_model::authorize::{Decision, Denial, RuleName, Source};
+use ambit_model::authorize::{Decision, Denial, JudgedBefore, RuleName, Source};
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::{
@@ -203,8 +203,9 @@ fn only_the_waypoint_reaches_who_names_one() {
     assert_eq!(decide(&view, Some("waypoint")), Decision::Allow(None));
     assert_eq!(decide(&view, Some("other")), Decision::Deny(refused.clone()));
     assert_eq!(decide(&view, None), Decision::Deny(refused));
-    // Whoever came in before it was named goes on.
-    let again = view.authorize_again(&workload, &source(Some("other")), to).decision;
+    // The policies alone have nothing against what came in before it was named.
+    let (other, before) = (source(Some("other")), JudgedBefore::Nothing);
+    let again = view.authorize_after(before, &workload, &other, to).decision;
     assert_eq!(again, Decision::Allow(None));
     let mut nobodys = Service::named("app", "server.app.svc.cluster.local");
     nobodys.waypoint = Some(GatewayAddress {

@@ -3,6 +3,7 @@
 //! as long as the same policies ask the same service.
 
 use std::future::pending;
+use std::pin::pin;
 
 use ambit_model::authorize::Decision;
 use ambit_model::http::authorize::{Asked, Custom, RequestDecision, RequestJudgement, Token};
@@ -62,10 +63,26 @@ pub(super) async fn denied<P: Position>(
     still_passes: impl Fn(&Custom, &P::Rules) -> bool,
 ) -> String {
     let Some(head) = head else { return pending().await };
+    let (mut withdrawn, mut deserted) =
+        (pin!(position.withdrawn(arrival)), pin!(position.deserted(arrival)));
+    let mut is_withdrawn = false;
     loop {
-        version = position.policies_changed(version).await;
-        // Nothing here holds for a destination that this position stands before no more.
-        let Some(rules) = position.rules(arrival).await else { continue };
+        tokio::select! {
+            biased;
+            () = &mut deserted => return "this proxy was withdrawn from its destination".to_owned(),
+            () = &mut withdrawn, if !is_withdrawn => {
+                is_withdrawn = true;
+                continue;
+            }
+            now = position.policies_changed(version) => version = now,
+        }
+        let Some(rules) = position.rules(arrival).await else {
+            // Nothing here holds any more for a destination that this position was withdrawn from.
+            if is_withdrawn {
+                continue;
+            }
+            return "the control plane does not describe this destination any more".to_owned();
+        };
         let decision = judgement(&rules, arrival, head, token).decision;
         if let Some(denial) = denial(&decision, |custom| still_passes(custom, &rules)) {
             return denial;
