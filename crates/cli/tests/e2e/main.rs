@@ -15,6 +15,8 @@ mod authorization;
 mod bench;
 mod bookinfo;
 mod bookinfo_requests;
+#[path = "../shared/bookinfo_steps.rs"]
+mod bookinfo_steps;
 mod certificates;
 mod conditions;
 mod disturbance;

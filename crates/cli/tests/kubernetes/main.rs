@@ -9,6 +9,9 @@
 #![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 
 mod bench;
+mod bookinfo;
+#[path = "../shared/bookinfo_steps.rs"]
+mod bookinfo_steps;
 mod check;
 mod cluster;
 mod disturbance;

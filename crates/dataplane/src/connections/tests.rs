@@ -29,7 +29,7 @@ struct Bed {
 
 impl Bed {
     fn publish(&mut self, changes: impl IntoIterator<Item = Change>) {
-        changes.into_iter().for_each(|change| drop(self.view.apply(change)));
+        changes.into_iter().for_each(|change| self.view.apply(change));
         self.mesh.publish(self.view.clone());
     }
 
