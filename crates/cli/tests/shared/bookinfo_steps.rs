@@ -1,5 +1,5 @@
-//! The example bookinfo behind a waypoint: what its steps say becomes of requests, counted. Where it
-//! runs, on one machine or in a cluster, is for a [`Place`] to say.
+//! The example bookinfo behind a waypoint: what its steps say becomes of requests, counted. Where
+//! it runs, on one machine or in a cluster, is for a [`Place`] to say.
 
 use std::time::Duration;
 

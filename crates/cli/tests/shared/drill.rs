@@ -102,6 +102,12 @@ impl Outcome {
         for (report, under_way) in self.requests().into_iter().zip(under_way) {
             assert!(report.failed <= under_way as u64, "{what}: {report:#?}");
         }
+        let spread = |report: &Report| {
+            let at = &report.failed_at_ms;
+            at.iter().max().zip(at.iter().min()).map(|(last, first)| last - first)
+        };
+        let spread = self.requests().into_iter().filter_map(spread).max().unwrap_or(0);
+        eprintln!("drill | {what} | first and last failure of a load {spread} ms apart");
         self.assert_cut_at_most(1, what);
         assert!(self.sockets.streams_cut > 0, "{what}: it carried nothing: {self:#?}");
     }
