@@ -23,7 +23,7 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at; of ConfigMaps the mesh configuration alone.
-const KINDS: [Kind; 21] = [
+const KINDS: [Kind; 22] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -43,6 +43,7 @@ const KINDS: [Kind; 21] = [
     Kind::TcpRoute,
     Kind::DestinationRule,
     Kind::VirtualService,
+    Kind::Telemetry,
     Kind::ConfigMap,
     Kind::TrafficPolicy,
 ];

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use ambit_model::Text;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
+use ambit_model::http::telemetry::Telemetry;
 use ambit_model::intern::Interner;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::Policy;
@@ -330,7 +331,9 @@ impl Builder {
         }
         services.extend(routed);
         if authorizers::is_among(&self.mesh, &self.store, &services) {
-            let asking = self.view.http_services().filter(|it| !it.authorizers.is_empty());
+            let is_telling = |it: &ServiceHttp| it.telemetry != Telemetry::default();
+            let asking = self.view.http_services();
+            let asking = asking.filter(|it| !it.authorizers.is_empty() || is_telling(it));
             services.extend(asking.map(|it| it.service.clone()));
         }
         for name in routes {
@@ -381,6 +384,11 @@ impl Builder {
         all.filter(is_parted).cloned().collect()
     }
 
+    /// What of a Telemetry is wrong, or is not honoured.
+    pub(crate) fn telemetry_remarks(&self, name: &ObjectName) -> Vec<Remark> {
+        store::telemetry::remarks(&self.present(), name)
+    }
+
     fn http_change(&self, name: ServiceName) -> Option<Change> {
         let known = self.view.http_service(&name);
         let Some(owner) = http_services::owner(&self.mesh, &self.store, &name) else {
@@ -398,8 +406,9 @@ impl Builder {
         let authentication = self.store.authentication(&self.mesh, &held);
         let routes = self.store.routes().of_parent(&owner).map(|(name, _)| name);
         let rate_limits = self.store.traffic_policies().rate_limits(&self.mesh, &held, routes);
+        let telemetry = store::telemetry::of_service(&self.present(), &held);
         let built = http_services::build(&self.present(), &self.routings, &owner, name, names);
-        let built = ServiceHttp { authentication, authorizers, rate_limits, ..built };
+        let built = ServiceHttp { authentication, authorizers, rate_limits, telemetry, ..built };
         let is_news = known.is_none_or(|known| **known != built);
         is_news.then(|| Change::HttpService(Arc::new(built)))
     }

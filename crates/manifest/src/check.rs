@@ -9,6 +9,7 @@
 mod canary;
 mod policies;
 mod routes;
+mod telemetry;
 mod traffic;
 mod traffic_policies;
 
@@ -138,6 +139,7 @@ impl<'a> All<'a> {
             Typed::VirtualService(service) => self.virtual_service(object, service, warnings),
             Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
             Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),
+            Typed::Telemetry(telemetry) => self.telemetry(object, telemetry, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }

@@ -27,6 +27,7 @@ pub mod selector;
 pub mod slice;
 mod source;
 mod spelling;
+pub mod telemetry;
 pub mod traffic;
 pub mod traffic_policy;
 mod unread;
@@ -137,6 +138,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::DestinationRule => Typed::DestinationRule(typed(json)?),
         Kind::VirtualService => Typed::VirtualService(typed(json)?),
         Kind::TrafficPolicy => Typed::TrafficPolicy(typed(json)?),
+        Kind::Telemetry => Typed::Telemetry(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),
         Kind::PeerAuthentication => Typed::PeerAuthentication(typed(json)?),
         Kind::RequestAuthentication => Typed::RequestAuthentication(typed(json)?),

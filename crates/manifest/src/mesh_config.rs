@@ -6,6 +6,7 @@
 
 mod authorizers;
 mod service;
+mod telemetry;
 
 use std::collections::BTreeMap;
 
@@ -17,42 +18,42 @@ use serde_json::{Map, Value};
 pub use self::authorizers::ExtAuthz;
 pub use self::service::ProviderService;
 use self::service::Wrong;
+use self::telemetry::WrittenLog;
+pub use self::telemetry::{DefaultProviders, Export, MeshLog, TelemetryProvider};
 use crate::remarks::{Remark, Remarks, report};
 use crate::{FieldPath, ObjectIssues, ObjectName, document};
 
 /// The key of the ConfigMap that holds it.
 const KEY: &str = "mesh";
 /// Fields of Istio's configuration that Ambit has elsewhere, and where.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 5] = [
     ("trustDomain", "it is the flag --trust-domain of control"),
     ("rootNamespace", "it is the flag --root-namespace of control"),
     ("defaultConfig", "node proxies read PROXY_CONFIG"),
     ("pathNormalization", "it is the variable AMBIT_PATH_NORMALIZATION of waypoints"),
-    ("accessLogFile", "it is the variable AMBIT_ACCESS_LOG of waypoints"),
-    ("accessLogEncoding", "it is the variable AMBIT_ACCESS_LOG of waypoints"),
-    ("accessLogFormat", "it is the variable AMBIT_ACCESS_LOG_FORMAT of waypoints"),
-    ("enableTracing", TELEMETRY),
-    ("defaultProviders", TELEMETRY),
+    ("enableTracing", "name a provider in defaultProviders.tracing or in a Telemetry"),
 ];
-/// What to do instead of naming a collector.
-const TELEMETRY: &str = "set OTEL_EXPORTER_OTLP_ENDPOINT of waypoints; docs/guide/telemetry.md";
 
 /// The mesh configuration, as far as it is used.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MeshConfig {
-    /// Services that policies name (`extensionProviders`), by name.
+    /// Services that policies and telemetry name (`extensionProviders`), by name.
     pub providers: BTreeMap<String, Provider>,
+    /// The providers of telemetry that hold where no resource says otherwise.
+    pub default_providers: DefaultProviders,
+    /// The access log of the whole mesh.
+    pub access_log: MeshLog,
     /// Why nothing of it can be read, if so. Every provider is missing then.
     pub unreadable: Option<String>,
 }
 
-/// A service that policies name.
+/// A service that policies or telemetry name.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Provider {
     /// An authorization service (`envoyExtAuthzGrpc`, `envoyExtAuthzHttp`).
     ExtAuthz(ExtAuthz),
     /// One of telemetry: it authorizes nothing.
-    Telemetry,
+    Telemetry(TelemetryProvider),
     /// One that is wrong, or of a kind that Ambit does not know: why.
     Unusable(String),
 }
@@ -72,16 +73,19 @@ pub(crate) fn check(map: &ConfigMap, issues: &mut ObjectIssues) {
 /// Reads the mesh configuration of its ConfigMap, and says what of it is wrong or has no effect.
 pub fn read(map: &ConfigMap) -> (MeshConfig, Vec<Remark>) {
     let text = map.data.as_ref().and_then(|data| data.get(KEY));
-    let mut reader = Reader { remarks: Remarks::default(), config: MeshConfig::default() };
+    let mut reader = Reader::default();
     if let Some(text) = text {
         reader.text(text);
     }
+    reader.config.access_log = reader.log.read(&root(), &mut reader.remarks);
     (reader.config, reader.remarks.0)
 }
 
+#[derive(Default)]
 struct Reader {
     remarks: Remarks,
     config: MeshConfig,
+    log: WrittenLog,
 }
 
 /// The path of the configuration's own root.
@@ -114,6 +118,16 @@ impl Reader {
             match name.as_str() {
                 _ if value.is_null() => {}
                 "extensionProviders" => self.providers(value, &at),
+                "defaultProviders" => {
+                    self.config.default_providers = self.value(value, &at).unwrap_or_default();
+                }
+                "accessLogFile" => self.log.file = self.value(value, &at).unwrap_or_default(),
+                "accessLogFormat" => self.log.format = self.value(value, &at).unwrap_or_default(),
+                "accessLogEncoding" => {
+                    self.log.encoding = self.value(value, &at).unwrap_or_default();
+                }
+                // Where providers are named, Istio asks for nothing more either.
+                "enableTracing" if value == Value::Bool(false) => {}
                 other => {
                     let elsewhere = ELSEWHERE.iter().find(|(name, _)| *name == other);
                     let remedy = elsewhere.map_or("remove it, or ignore this", |(_, it)| it);
@@ -172,6 +186,9 @@ impl Reader {
             return Err((at.clone(), what, "write for example envoyExtAuthzGrpc"));
         };
         let at = at.field(&kind);
+        if let Some(read) = telemetry::provider(&kind, &value, &at, &mut self.remarks) {
+            return read.map(Provider::Telemetry);
+        }
         match kind.as_str() {
             "envoyExtAuthzGrpc" => {
                 authorizers::grpc(value, &at, &mut self.remarks).map(Provider::ExtAuthz)
@@ -179,13 +196,13 @@ impl Reader {
             "envoyExtAuthzHttp" => {
                 authorizers::http(value, &at, &mut self.remarks).map(Provider::ExtAuthz)
             }
-            "opentelemetry" | "zipkin" | "envoyOtelAls" | "envoyFileAccessLog" => {
-                let what = "providers of telemetry have no effect";
-                self.remarks.unhonoured(true, &at, what, TELEMETRY);
-                Ok(Provider::Telemetry)
+            "zipkin" => {
+                let what = "waypoints send spans in OpenTelemetry's protocol alone";
+                let remedy = "use `opentelemetry`, which Jaeger and the OpenTelemetry Collector \
+                              take; the latter sends to Zipkin";
+                self.remarks.unhonoured(true, &at, what, remedy);
+                Ok(Provider::Unusable(what.to_owned()))
             }
-            // Waypoints and node proxies are scraped, whether it is written or not.
-            "prometheus" => Ok(Provider::Telemetry),
             _ => {
                 let what = "providers of this kind are not known: nothing can use it";
                 self.remarks.unhonoured(true, &at, what, "remove it, or use another kind");

@@ -23,6 +23,7 @@ use super::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
 };
 use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
+use super::telemetry::Telemetry;
 use super::traffic_policy::TrafficPolicy;
 use super::virtual_service::VirtualService;
 
@@ -47,6 +48,7 @@ pub enum Kind {
     DestinationRule,
     VirtualService,
     TrafficPolicy,
+    Telemetry,
     AuthorizationPolicy,
     PeerAuthentication,
     RequestAuthentication,
@@ -69,6 +71,8 @@ struct KindNames {
 const SECURITY: &[&str] = &["security.istio.io/v1", "security.istio.io/v1beta1"];
 const NETWORKING: &[&str] =
     &["networking.istio.io/v1", "networking.istio.io/v1beta1", "networking.istio.io/v1alpha3"];
+
+const TELEMETRY: &[&str] = &["telemetry.istio.io/v1", "telemetry.istio.io/v1alpha1"];
 
 const GATEWAYS: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
 const GRPC_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1"];
@@ -99,7 +103,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 24] = [
+const KINDS: [KindNames; 25] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -115,6 +119,7 @@ const KINDS: [KindNames; 24] = [
     names(Kind::DestinationRule, "DestinationRule", "destinationrules", true, NETWORKING),
     names(Kind::VirtualService, "VirtualService", "virtualservices", true, NETWORKING),
     names(Kind::TrafficPolicy, "TrafficPolicy", "trafficpolicies", true, AMBIT),
+    names(Kind::Telemetry, "Telemetry", "telemetries", true, TELEMETRY),
     names(
         Kind::AuthorizationPolicy,
         "AuthorizationPolicy",
@@ -250,6 +255,7 @@ pub enum Typed {
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
     TrafficPolicy(Arc<TrafficPolicy>),
+    Telemetry(Arc<Telemetry>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     PeerAuthentication(Arc<PeerAuthentication>),
     RequestAuthentication(Arc<RequestAuthentication>),
@@ -280,6 +286,7 @@ impl Typed {
             Self::DestinationRule(_) => Kind::DestinationRule,
             Self::VirtualService(_) => Kind::VirtualService,
             Self::TrafficPolicy(_) => Kind::TrafficPolicy,
+            Self::Telemetry(_) => Kind::Telemetry,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
             Self::PeerAuthentication(_) => Kind::PeerAuthentication,
             Self::RequestAuthentication(_) => Kind::RequestAuthentication,
@@ -310,6 +317,7 @@ impl Typed {
             Self::DestinationRule(object) => &object.metadata,
             Self::VirtualService(object) => &object.metadata,
             Self::TrafficPolicy(object) => &object.metadata,
+            Self::Telemetry(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,
             Self::PeerAuthentication(object) => &object.metadata,
             Self::RequestAuthentication(object) => &object.metadata,

@@ -32,6 +32,7 @@ use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
 
 pub use self::authentication::{authentication, authentication_problem, authentication_targets};
+pub(crate) use self::requests::targets as attached_to;
 pub use self::requests::{Target, Unenforceable, attachments, request_policy};
 pub use self::sources::{NamedNamespace, named_namespaces};
 

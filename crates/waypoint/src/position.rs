@@ -495,7 +495,9 @@ impl Position for Here {
         let named = record.service.as_ref().and_then(|name| view.service(name));
         let service = named.or(asked);
         let mut remembered = self.remembered.borrow_mut();
-        self.shared.requests.count(&mut remembered, arrival, record, service);
+        let said = self.telemetry(&view, arrival);
+        let changes = said.and_then(|it| it.metrics.as_ref());
+        self.shared.requests.count(&mut remembered, arrival, record, service, changes);
         self.shared.checks.count(&record.checks);
         for policy in record.dry_run.iter().filter_map(|denial| denial.policy()) {
             self.plane.mesh.metrics.dry_run_denial(policy);
@@ -503,7 +505,7 @@ impl Position for Here {
         let reports = &self.shared.reports;
         let service = service.map(|it| &**it);
         let entry = Entry::of_request(&reports.names, arrival, record, service);
-        reports.tell(self.telemetry(&view, arrival), &entry, record);
+        reports.tell(said, &entry, record);
     }
 }
 

@@ -75,6 +75,9 @@ pub enum Problem {
     /// The value of an enum says nothing.
     #[error("says nothing")]
     Unspecified,
+    /// A metric is newer than this version, or nonsense.
+    #[error("{0:?} is not a metric")]
+    Metric(String),
     /// A status is out of range.
     #[error("{0} is not an HTTP status")]
     Status(u32),

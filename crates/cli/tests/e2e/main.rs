@@ -45,6 +45,7 @@ mod sidecars;
 mod size;
 #[path = "../shared/stray.rs"]
 mod stray;
+mod telemetry;
 mod transfer;
 mod waypoint;
 mod waypoints;

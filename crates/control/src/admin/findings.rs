@@ -259,7 +259,7 @@ fn routes(builder: &Builder) -> Vec<Finding> {
     found
 }
 
-/// What of VirtualServices and DestinationRules is wrong, or has no effect.
+/// What of VirtualServices, DestinationRules and Telemetry is wrong, or has no effect.
 fn traffic(builder: &Builder) -> Vec<Finding> {
     let store = builder.store();
     let mut found = Vec::new();
@@ -272,6 +272,9 @@ fn traffic(builder: &Builder) -> Vec<Finding> {
     for (name, service) in store.virtual_services().iter() {
         let remarks = builder.virtual_service_remarks(service);
         add(Written::new(Kind::VirtualService, name), &remarks);
+    }
+    for (name, _) in store.telemetries() {
+        add(Written::new(Kind::Telemetry, name), &builder.telemetry_remarks(name));
     }
     found.sort_by_key(|finding| finding.severity);
     found

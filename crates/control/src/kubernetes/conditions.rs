@@ -3,7 +3,7 @@
 //! Conditions `ZtunnelAccepted` and `WaypointAccepted` in the object's status, as istiod writes
 //! them, and an Event of type Warning when a policy is not enforced as written. A
 //! PeerAuthentication gets one only when it cannot be read, and from then on it is kept up to date.
-//! VirtualServices and DestinationRules get [`HONOURED`]. Only the leader writes, and only what
+//! VirtualServices, DestinationRules and Telemetry get [`HONOURED`]. Only the leader writes, and only what
 //! changed; conditions of other types are left unchanged.
 
 use std::collections::BTreeMap;
@@ -146,7 +146,12 @@ impl Conditions {
             let remarks = builder.virtual_service_remarks(service);
             remarked(Kind::VirtualService, name, service.metadata.generation, &remarks)
         });
-        policies.chain(modes).chain(tokens).chain(rules).chain(services).collect()
+        let telemetries = store.telemetries().map(|(name, object)| {
+            let remarks = builder.telemetry_remarks(name);
+            remarked(Kind::Telemetry, name, object.metadata.generation, &remarks)
+        });
+        let of_istio = rules.chain(services).chain(telemetries);
+        policies.chain(modes).chain(tokens).chain(of_istio).collect()
     }
 
     async fn write_changed(&self, written: &mut Written) -> Result<(), ApiError> {
@@ -310,7 +315,7 @@ fn own_types(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::AuthorizationPolicy => &[TYPE, WAYPOINT_ACCEPTED],
         Kind::RequestAuthentication => &[WAYPOINT_ACCEPTED],
-        Kind::DestinationRule | Kind::VirtualService => &[HONOURED],
+        Kind::DestinationRule | Kind::VirtualService | Kind::Telemetry => &[HONOURED],
         _ => &[TYPE],
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn find(present: &Present<'_>, name: &str) -> Result<Authorizer, Stri
     let config = present.store.mesh_config();
     let provider = match config.providers.get(name) {
         Some(Provider::ExtAuthz(provider)) => provider,
-        Some(Provider::Telemetry) => {
+        Some(Provider::Telemetry(_)) => {
             return Err(format!("the provider {name} is none that authorizes"));
         }
         Some(Provider::Unusable(why)) => return Err(format!("the provider {name}: {why}")),
@@ -93,7 +93,8 @@ pub(super) fn is_among(mesh: &Mesh, store: &Store, services: &BTreeSet<ServiceNa
     let hosts: BTreeSet<Text> = providers
         .filter_map(|it| match it {
             Provider::ExtAuthz(it) => Some(hostname(mesh, &it.service)),
-            Provider::Telemetry | Provider::Unusable(_) => None,
+            Provider::Telemetry(it) => Some(hostname(mesh, &it.export()?.service)),
+            Provider::Unusable(_) => None,
         })
         .collect();
     !hosts.is_empty() && services.iter().any(|it| hosts.contains(&it.hostname))

@@ -123,7 +123,7 @@ pub(super) fn build(
 
 /// The namespace from which a service is asked, as Istio's resources see it: that of its waypoint,
 /// else its own.
-fn clients_namespace(view: &View, service: &ServiceName) -> Text {
+pub(super) fn clients_namespace(view: &View, service: &ServiceName) -> Text {
     let gateway = view.service(service).and_then(|it| it.waypoint.as_ref());
     match gateway.map(|it| &it.destination) {
         Some(GatewayDestination::Hostname(waypoint)) => waypoint.namespace.clone(),

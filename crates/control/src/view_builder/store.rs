@@ -8,6 +8,7 @@ mod authentications;
 mod mesh_config;
 mod naming;
 mod policies;
+pub(super) mod telemetry;
 mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -45,6 +46,7 @@ use super::{Dirty, Listing, Mesh, entries, services, slices};
 use crate::registry::Event;
 
 pub(crate) use self::naming::Binding;
+use self::telemetry::Telemetries;
 
 /// All objects of the registry that matter to the view.
 #[derive(Debug, Default)]
@@ -72,6 +74,7 @@ pub(crate) struct Store {
     routes: Routes,
     destination_rules: DestinationRules,
     virtual_services: VirtualServices,
+    telemetries: Telemetries,
     mesh_config: (MeshConfig, Vec<Remark>),
     traffic_policies: TrafficPolicies,
     repeated: Repeated,
@@ -184,6 +187,7 @@ impl Store {
             Typed::TrafficPolicy(object) => {
                 self.put_traffic_policy(mesh, &name, Some(object), dirty);
             }
+            Typed::Telemetry(object) => self.put_telemetry(mesh, name, Some(object), dirty),
             Typed::ReferenceGrant(object) => self.routes.put_grant(name, Some(object), dirty),
             Typed::ConfigMap(object) => self.put_config_map(mesh, &name, Some(&object), dirty),
             // The machine starts pods from these; the view knows the pods.
@@ -214,6 +218,7 @@ impl Store {
             Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),
             Kind::VirtualService => self.put_virtual_service(mesh, &name, None, dirty),
             Kind::TrafficPolicy => self.put_traffic_policy(mesh, &name, None, dirty),
+            Kind::Telemetry => self.put_telemetry(mesh, name, None, dirty),
             Kind::ReferenceGrant => self.routes.put_grant(name, None, dirty),
             Kind::ConfigMap => self.put_config_map(mesh, &name, None, dirty),
             Kind::ServiceAccount | Kind::Secret | Kind::Deployment => {}

@@ -11,6 +11,7 @@ mod authorizers;
 mod endpoint_slices;
 mod request_policies;
 mod routes;
+mod telemetry;
 mod traffic;
 mod traffic_policies;
 mod waypoints;

@@ -11,9 +11,8 @@ use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN, MESH_CONF
 
 use super::{All, Pods, listed, selector, selects};
 use crate::istio::{Action, AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
-use crate::mesh_config::{self, MeshConfig, Provider, ProviderService};
+use crate::mesh_config::Provider;
 use crate::policy::{Target, Unenforceable};
-use crate::routing::Backends;
 use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed, policy};
 
 impl All<'_> {
@@ -64,26 +63,14 @@ impl All<'_> {
     fn provider(&self, object: &Object, policy: &AuthorizationPolicy, warnings: &mut Vec<Finding>) {
         let asks = policy.spec.action == Action::Custom;
         let Some(named) = policy.spec.provider.as_ref().filter(|_| asks) else { return };
-        let key = ObjectKey::new(Kind::ConfigMap, DEFAULT_MESH_NAMESPACE, MESH_CONFIG_MAP);
-        let config = match self.objects.get(&key) {
-            Some(Typed::ConfigMap(map)) => mesh_config::read(map).0,
-            _ => MeshConfig::default(),
-        };
         let name = &named.name;
-        let why = match config.providers.get(name) {
+        let why = match self.mesh_config().providers.get(name) {
+            Some(Provider::ExtAuthz(it)) if self.provider_service(&it.service).is_some() => return,
             Some(Provider::ExtAuthz(it)) => {
-                let ProviderService { namespace, host, .. } = &it.service;
-                let namespace = namespace.as_deref().unwrap_or(DEFAULT_MESH_NAMESPACE);
-                let is_there = match host.contains('.') {
-                    true => Backends::host(self, namespace, host).is_some(),
-                    false => Backends::service(self, namespace, host).is_some(),
-                };
-                if is_there {
-                    return;
-                }
+                let host = &it.service.host;
                 format!("the service `{host}` of the provider `{name}` does not exist")
             }
-            Some(Provider::Telemetry) => format!("the provider `{name}` does not authorize"),
+            Some(Provider::Telemetry(_)) => format!("the provider `{name}` does not authorize"),
             Some(Provider::Unusable(why)) => format!("the provider `{name}` is wrong: {why}"),
             None => format!("the mesh configuration has no provider `{name}`"),
         };

@@ -72,7 +72,7 @@ pub fn attachments(
 }
 
 /// What a policy of this namespace is attached to.
-pub(super) fn targets(
+pub(crate) fn targets(
     single: Option<&TargetRef>,
     listed: Option<&[TargetRef]>,
     namespace: &str,

@@ -1,5 +1,6 @@
-//! What is told of the requests to a service, and to whom: access logs and traces.
+//! What is told of the requests to a service, and to whom: access logs, traces and metrics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,70 @@ pub struct Telemetry {
     pub access_logs: Option<Vec<AccessLog>>,
     /// Whether requests are traced; `None`: as the proxy is set.
     pub tracing: Option<Tracing>,
+    /// What is changed of metrics; `None`: nothing.
+    pub metrics: Option<Arc<MetricChanges>>,
+}
+
+/// What is changed of metrics, by metric.
+pub type MetricChanges = BTreeMap<Metric, MetricChange>;
+
+/// A metric of requests, under the name that Istio's Telemetry has for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Metric {
+    /// `REQUEST_COUNT`: `istio_requests_total`.
+    RequestCount,
+    /// `REQUEST_DURATION`: `istio_request_duration_milliseconds`.
+    RequestDuration,
+    /// `REQUEST_SIZE`: `istio_request_bytes`.
+    RequestSize,
+    /// `RESPONSE_SIZE`: `istio_response_bytes`.
+    ResponseSize,
+    /// `GRPC_REQUEST_MESSAGES`: `istio_request_messages_total`.
+    RequestMessages,
+    /// `GRPC_RESPONSE_MESSAGES`: `istio_response_messages_total`.
+    ResponseMessages,
+}
+
+impl Metric {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::RequestCount,
+        Self::RequestDuration,
+        Self::RequestSize,
+        Self::ResponseSize,
+        Self::RequestMessages,
+        Self::ResponseMessages,
+    ];
+
+    /// Its name in a Telemetry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RequestCount => "REQUEST_COUNT",
+            Self::RequestDuration => "REQUEST_DURATION",
+            Self::RequestSize => "REQUEST_SIZE",
+            Self::ResponseSize => "RESPONSE_SIZE",
+            Self::RequestMessages => "GRPC_REQUEST_MESSAGES",
+            Self::ResponseMessages => "GRPC_RESPONSE_MESSAGES",
+        }
+    }
+}
+
+/// What is changed of one metric.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetricChange {
+    /// Whether nothing is counted.
+    pub is_off: bool,
+    /// What is changed of its labels, by name.
+    pub labels: BTreeMap<Text, LabelChange>,
+}
+
+/// What is changed of a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelChange {
+    /// It is left out.
+    Removed,
+    /// It is this, whether it was there or not.
+    Is(Text),
 }
 
 /// A place to which each request is logged.

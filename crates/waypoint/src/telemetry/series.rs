@@ -1,6 +1,7 @@
 //! The series that a thread's requests count for, remembered.
 //!
-//! What makes a request's labels repeats: the two workloads, the service, the status and the flags.
+//! What makes a request's labels repeats: the two workloads, the service, what is changed of metrics,
+//! the status and the flags.
 //! They are compared by their places in the view, which are held meanwhile, so that no other
 //! description can come to lie there.
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use ambit_http::engine::position::Arrival;
 use ambit_http::engine::record::{Flags, Record};
+use ambit_model::http::telemetry::MetricChanges;
 use ambit_model::identity::Identity;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
@@ -19,27 +21,37 @@ use rustc_hash::FxHashMap;
 /// Series that a thread remembers; beyond that it begins anew.
 const MAX_REMEMBERED: usize = 4096;
 
-/// What a request counts for.
+/// What a request counts for; nothing where a metric is off.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    pub(super) total: Counter,
-    pub(super) duration: Histogram,
-    pub(super) received: Histogram,
-    pub(super) sent: Histogram,
-    /// Of gRPC alone, of requests and of responses.
-    pub(super) messages: Option<(Counter, Counter)>,
+    pub(super) total: Option<Counter>,
+    pub(super) duration: Option<Histogram>,
+    pub(super) received: Option<Histogram>,
+    pub(super) sent: Option<Histogram>,
+    /// Messages of gRPC, in requests.
+    pub(super) requests: Option<Counter>,
+    /// The same, in responses.
+    pub(super) responses: Option<Counter>,
 }
 
 impl Series {
     fn count(&self, record: &Record) {
-        self.total.inc();
-        self.duration.observe(record.started.elapsed().as_secs_f64() * 1e3);
-        self.received.observe(record.received_bytes as f64);
-        self.sent.observe(record.sent_bytes as f64);
-        if let Some((requests, responses)) = &self.messages {
-            requests.inc_by(record.messages.0);
-            responses.inc_by(record.messages.1);
-        }
+        let count = |counter: &Option<Counter>, number: u64| {
+            if let Some(counter) = counter {
+                counter.inc_by(number);
+            }
+        };
+        let observe = |histogram: &Option<Histogram>, value: f64| {
+            if let Some(histogram) = histogram {
+                histogram.observe(value);
+            }
+        };
+        count(&self.total, 1);
+        observe(&self.duration, record.started.elapsed().as_secs_f64() * 1e3);
+        observe(&self.received, record.received_bytes as f64);
+        observe(&self.sent, record.sent_bytes as f64);
+        count(&self.requests, record.messages.0);
+        count(&self.responses, record.messages.1);
     }
 }
 
@@ -51,6 +63,7 @@ struct Key {
     identity: Option<Identity>,
     destination: *const Workload,
     service: *const Service,
+    changes: *const MetricChanges,
     is_grpc: bool,
     status: u16,
     grpc_status: Option<u32>,
@@ -58,7 +71,12 @@ struct Key {
 }
 
 /// What a key points to.
-type Held = (Option<Arc<Workload>>, Option<Arc<Workload>>, Option<Arc<Service>>);
+type Held = (
+    Option<Arc<Workload>>,
+    Option<Arc<Workload>>,
+    Option<Arc<Service>>,
+    Option<Arc<MetricChanges>>,
+);
 
 /// The series that one thread remembers.
 #[derive(Debug, Default)]
@@ -71,6 +89,7 @@ impl Remembered {
         arrival: &Arrival,
         record: &Record,
         service: Option<&Arc<Service>>,
+        changes: Option<&Arc<MetricChanges>>,
         find: impl FnOnce() -> Series,
     ) {
         let source = arrival.workload.as_ref();
@@ -81,6 +100,7 @@ impl Remembered {
             identity,
             destination: destination.map_or(ptr::null(), Arc::as_ptr),
             service: service.map_or(ptr::null(), Arc::as_ptr),
+            changes: changes.map_or(ptr::null(), Arc::as_ptr),
             is_grpc: record.is_grpc,
             status: record.status,
             grpc_status: record.grpc_status,
@@ -94,6 +114,7 @@ impl Remembered {
         }
         let series = find();
         series.count(record);
-        self.0.insert(key, (series, (source.cloned(), destination.cloned(), service.cloned())));
+        let held = (source.cloned(), destination.cloned(), service.cloned(), changes.cloned());
+        self.0.insert(key, (series, held));
     }
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{read_grant, read_route};
-use ambit_manifest::{Kind, Typed, destination_rule, traffic_policy, virtual_service};
+use ambit_manifest::{
+    Kind, Typed, destination_rule, telemetry, traffic_policy, virtual_service,
+};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
     USE_WAYPOINT_CANARY_WEIGHT,
@@ -282,6 +284,10 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::TrafficPolicy => |object| {
             let spec = |spec| Ok(traffic_policy::read_spec(spec));
             read(Kind::TrafficPolicy, object, spec, Typed::TrafficPolicy)
+        },
+        Kind::Telemetry => |object| {
+            let spec = |spec| Ok(telemetry::read_spec(spec));
+            read(Kind::Telemetry, object, spec, Typed::Telemetry)
         },
         Kind::ReferenceGrant => |object| {
             let spec = |spec| Ok(read_grant(spec));

@@ -70,7 +70,7 @@ fn a_policy_that_asks_another_provider_changes_what_is_asked() {
     builder.apply([
         service("shop", "web", &json!({"ports": [{"port": 80}]})),
         custom("authz"),
-        config("istio-system", "extensionProviders:\n- {name: other, zipkin: {}}"),
+        config("istio-system", "extensionProviders:\n- {name: other, prometheus: {}}"),
     ]);
     builder.apply([custom("other")]);
     assert_eq!(asked(&builder), "other denies: the provider other is none that authorizes");

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ambit_model::Text;
 use ambit_model::http::access_log::{Format, FormatError, Written};
 use ambit_model::http::telemetry::{
-    AccessLog, Collector, Place, Spans, Tag, Telemetry, Tracing, Way,
+    AccessLog, Collector, LabelChange, Metric, MetricChange, Place, Spans, Tag, Telemetry, Tracing,
+    Way,
 };
 use ambit_model::names::ServiceName;
 
@@ -26,7 +27,9 @@ pub(super) fn telemetry(message: proto::Telemetry) -> Result<Telemetry, ConvertE
             Some(Tracing::On(Arc::new(spans)))
         }
     };
-    Ok(Telemetry { access_logs: logs.transpose()?, tracing })
+    let metrics = each("metrics", message.metrics, metric)?;
+    let metrics = (!metrics.is_empty()).then(|| Arc::new(metrics.into_iter().collect()));
+    Ok(Telemetry { access_logs: logs.transpose()?, tracing, metrics })
 }
 
 /// Nothing said is not sent.
@@ -39,7 +42,43 @@ pub(super) fn message(telemetry: &Telemetry) -> Option<proto::Telemetry> {
     let logs = telemetry.access_logs.as_ref();
     let access_logs =
         logs.map(|it| proto::AccessLogs { logs: it.iter().map(access_log_message).collect() });
-    (*telemetry != Telemetry::default()).then_some(proto::Telemetry { access_logs, tracing })
+    let metrics = telemetry.metrics.iter().flat_map(|it| it.iter());
+    let metrics = metrics.map(metric_message).collect();
+    let message = proto::Telemetry { access_logs, tracing, metrics };
+    (*telemetry != Telemetry::default()).then_some(message)
+}
+
+fn metric(message: proto::MetricChange) -> Result<(Metric, MetricChange), ConvertError> {
+    let metric = Metric::ALL.into_iter().find(|it| it.name() == message.metric);
+    let unknown = || ConvertError::new("metric", Problem::Metric(message.metric.clone()));
+    let metric = metric.ok_or_else(unknown)?;
+    let labels = each("labels", message.labels, label)?.into_iter().collect();
+    Ok((metric, MetricChange { is_off: message.is_off, labels }))
+}
+
+fn label(message: proto::LabelChange) -> Result<(Text, LabelChange), ConvertError> {
+    use proto::label_change::Change;
+    let change = match required("change", message.change)? {
+        Change::Removed(_) => LabelChange::Removed,
+        Change::Is(value) => LabelChange::Is(text(&value)),
+    };
+    Ok((text(&message.name), change))
+}
+
+fn metric_message((metric, change): (&Metric, &MetricChange)) -> proto::MetricChange {
+    use proto::label_change::Change;
+    let label = |(name, change): (&Text, &LabelChange)| proto::LabelChange {
+        name: name.to_string(),
+        change: Some(match change {
+            LabelChange::Removed => Change::Removed(EMPTY),
+            LabelChange::Is(value) => Change::Is(value.to_string()),
+        }),
+    };
+    proto::MetricChange {
+        metric: metric.name().to_owned(),
+        is_off: change.is_off,
+        labels: change.labels.iter().map(label).collect(),
+    }
 }
 
 fn access_log(message: proto::AccessLog) -> Result<AccessLog, ConvertError> {

@@ -4,19 +4,29 @@ use std::sync::Arc;
 
 use ambit_model::http::access_log::{DEFAULT_TEXT, Format};
 use ambit_model::http::telemetry::{
-    AccessLog, Collector, Place, Spans, Tag, Telemetry, Tracing, Way,
+    AccessLog, Collector, LabelChange, Metric, MetricChange, Place, Spans, Tag, Telemetry, Tracing,
+    Way,
 };
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 use super::super::{service_name, text, word};
 use super::{duration, fraction};
 
 pub(super) fn telemetry() -> impl Strategy<Value = Telemetry> {
     let tracing = prop_oneof![Just(Tracing::Off), spans().prop_map(|it| Tracing::On(Arc::new(it)))];
-    (option::of(vec(access_log(), 0..2)), option::of(tracing))
-        .prop_map(|(access_logs, tracing)| Telemetry { access_logs, tracing })
+    let metrics = btree_map(select(Metric::ALL.to_vec()), metric_change(), 1..3);
+    let metrics = option::of(metrics.prop_map(Arc::new));
+    (option::of(vec(access_log(), 0..2)), option::of(tracing), metrics)
+        .prop_map(|(access_logs, tracing, metrics)| Telemetry { access_logs, tracing, metrics })
+}
+
+fn metric_change() -> impl Strategy<Value = MetricChange> {
+    let label = prop_oneof![Just(LabelChange::Removed), text().prop_map(LabelChange::Is)];
+    (any::<bool>(), btree_map(text(), label, 0..3))
+        .prop_map(|(is_off, labels)| MetricChange { is_off, labels })
 }
 
 fn format() -> impl Strategy<Value = Arc<Format>> {

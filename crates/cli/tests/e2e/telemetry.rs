@@ -1,0 +1,103 @@
+//! Telemetry on one machine: who is told of requests changes with an object, and back without it.
+
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, sum};
+
+/// The sample server takes any message as a collector would: it answers with 200 and no bytes.
+const PROVIDERS: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    extensionProviders:
+    - name: collector
+      opentelemetry:
+        service: otel.app.svc.cluster.local
+        port: 4318
+        http: {path: '/v1/traces?size=0'}
+    - name: short
+      envoyFileAccessLog:
+        path: /dev/stdout
+        logFormat: {text: \"told %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% %TRACE_ID%\\n\"}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: otel, namespace: app, labels: {istio.io/use-waypoint: none}}
+spec:
+  selector: {app: server}
+  ports: [{name: http, port: 4318, targetPort: 8080}]
+";
+
+const TELEMETRY: &str = "\
+apiVersion: telemetry.istio.io/v1
+kind: Telemetry
+metadata: {name: sight, namespace: app}
+spec:
+  tracing:
+  - providers: [{name: collector}]
+    randomSamplingPercentage: 100
+  accessLogging:
+  - providers: [{name: short}]
+";
+
+const SPANS: &str = "ambit_telemetry_exported_total";
+
+#[test]
+fn a_telemetry_says_who_is_told_until_it_is_gone() {
+    let machine = Machine::up("telemetry", Mesh::On, &[]);
+    let words = "waypoint apply -n app --enroll-namespace --wait";
+    machine.run(&words.split(' ').collect::<Vec<_>>());
+    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
+        get(&machine, "/").starts_with("HTTP/1.1 200")
+    });
+    assert!(!get(&machine, "/before").contains("traceparent"), "nothing is traced by itself");
+
+    // Without its providers it is told nothing, and `apply` says so.
+    let said = machine.apply(TELEMETRY);
+    assert!(said.contains("the mesh configuration has no provider `collector`"), "{said}");
+    machine.apply(PROVIDERS);
+    machine.wait("requests are traced", SETTLE_TIMEOUT, || {
+        get(&machine, "/during").contains("traceparent")
+    });
+    let answer = get(&machine, "/told");
+    let trace = trace_id(&answer);
+    let line = format!("told GET /told 200 {trace}");
+    machine.wait("the log has its format", SETTLE_TIMEOUT, || log(&machine).contains(&line));
+    machine.wait("the collector has spans", SETTLE_TIMEOUT, || {
+        sum(&metrics(&machine), SPANS, &["signal=\"spans\""]) > 0
+    });
+
+    machine.delete(TELEMETRY);
+    machine.wait("nothing is traced", SETTLE_TIMEOUT, || {
+        !get(&machine, "/after").contains("traceparent")
+    });
+    get(&machine, "/last");
+    machine.wait("the log is as before", SETTLE_TIMEOUT, || log(&machine).contains("/last"));
+    assert!(!log(&machine).contains("told GET /last"));
+    machine.down();
+}
+
+/// What the server was sent, which it answers with.
+fn get(machine: &Machine, target: &str) -> String {
+    let request =
+        format!("GET {target} HTTP/1.1\\r\\nHost: web.app\\r\\nConnection: close\\r\\n\\r\\n");
+    let script =
+        format!("exec 3<>/dev/tcp/web.app/80 && printf '{request}' >&3 && timeout 5 cat <&3");
+    machine.bash("client/load", &script)
+}
+
+/// The trace of the `traceparent` that the server was sent.
+fn trace_id(answer: &str) -> &str {
+    let (_, value) = answer.split_once("\"00-").expect("a context of W3C's form");
+    value.get(..32).expect("a trace's id")
+}
+
+fn log(machine: &Machine) -> String {
+    machine.run(&["logs", "app/waypoint"])
+}
+
+fn metrics(machine: &Machine) -> String {
+    let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && \
+                  printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
+    machine.bash("app/waypoint", script)
+}

@@ -1,0 +1,107 @@
+//! Requests in, series out: exactly Istio's names and labels, and what a Telemetry changes.
+
+use std::collections::BTreeMap;
+
+use ambit_model::Text;
+use ambit_model::http::telemetry::LabelChange;
+
+use super::*;
+use crate::access_log::fixture::{HEAD, arrival, record};
+
+/// Istio's labels of a request, sorted.
+const LABELS: [&str; 25] = [
+    "connection_security_policy",
+    "destination_app",
+    "destination_canonical_revision",
+    "destination_canonical_service",
+    "destination_cluster",
+    "destination_principal",
+    "destination_service",
+    "destination_service_name",
+    "destination_service_namespace",
+    "destination_version",
+    "destination_workload",
+    "destination_workload_namespace",
+    "grpc_response_status",
+    "reporter",
+    "request_protocol",
+    "response_code",
+    "response_flags",
+    "source_app",
+    "source_canonical_revision",
+    "source_canonical_service",
+    "source_cluster",
+    "source_principal",
+    "source_version",
+    "source_workload",
+    "source_workload_namespace",
+];
+
+
+/// What is scraped after one request of gRPC.
+fn scraped(changes: Option<MetricChanges>) -> String {
+    let (requests, mut registry) = (Requests::default(), Registry::default());
+    requests.register(&mut registry);
+    let mut record = record(HEAD);
+    record.is_grpc = true;
+    let changes = changes.map(Arc::new);
+    let mut remembered = Remembered::default();
+    for _ in 0..2 {
+        requests.count(&mut remembered, &arrival(), &record, None, changes.as_ref());
+    }
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
+    text
+}
+
+/// The series of a name, as names and values of labels, without the histograms' own.
+fn labels(text: &str, name: &str) -> BTreeMap<String, String> {
+    let series = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
+    let (labels, _) = series.and_then(|it| it.split_once('}')).unwrap_or_default();
+    let pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
+    let pairs = pairs.filter(|(name, _)| *name != "le");
+    pairs.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned())).collect()
+}
+
+#[test]
+fn series_have_exactly_istios_names_and_labels() {
+    let text = scraped(None);
+    for name in [
+        "istio_requests_total",
+        "istio_request_duration_milliseconds_bucket",
+        "istio_request_bytes_bucket",
+        "istio_response_bytes_bucket",
+        "istio_request_messages_total",
+        "istio_response_messages_total",
+    ] {
+        let labels = labels(&text, name);
+        assert_eq!(labels.keys().collect::<Vec<_>>(), LABELS, "{name}");
+        assert_eq!(labels["reporter"], "waypoint");
+        assert_eq!(labels["source_principal"], "spiffe://t/ns/shop/sa/cart");
+        assert_eq!(labels["destination_workload"], "unknown");
+    }
+    let total = text.lines().find(|line| line.starts_with("istio_requests_total")).unwrap_or("");
+    assert!(total.ends_with("} 2"), "{total}");
+}
+
+#[test]
+fn a_telemetry_switches_metrics_off_and_changes_labels() {
+    let labels_of = |changes: &[(&str, LabelChange)]| {
+        changes.iter().map(|(name, change)| (Text::from(*name), change.clone())).collect()
+    };
+    let changed = labels_of(&[
+        ("source_principal", LabelChange::Removed),
+        ("destination_app", LabelChange::Is("b".into())),
+        ("team", LabelChange::Is("a".into())),
+    ]);
+    let text = scraped(Some(MetricChanges::from([
+        (Metric::RequestSize, MetricChange { is_off: true, ..MetricChange::default() }),
+        (Metric::RequestCount, MetricChange { is_off: false, labels: changed }),
+    ])));
+    assert!(labels(&text, "istio_request_bytes_bucket").is_empty(), "{text}");
+    assert_eq!(labels(&text, "istio_response_bytes_bucket").len(), LABELS.len());
+    let labels = labels(&text, "istio_requests_total");
+    assert_eq!((labels["team"].as_str(), labels["destination_app"].as_str()), ("a", "b"));
+    assert!(!labels.contains_key("source_principal"));
+    assert_eq!(labels.len(), LABELS.len());
+}
