@@ -386,7 +386,7 @@ impl Builder {
 
     /// What of a Telemetry is wrong, or is not honoured.
     pub(crate) fn telemetry_remarks(&self, name: &ObjectName) -> Vec<Remark> {
-        store::telemetry::remarks(&self.present(), name)
+        Store::telemetry_remarks(&self.present(), name)
     }
 
     fn http_change(&self, name: ServiceName) -> Option<Change> {
@@ -406,7 +406,7 @@ impl Builder {
         let authentication = self.store.authentication(&self.mesh, &held);
         let routes = self.store.routes().of_parent(&owner).map(|(name, _)| name);
         let rate_limits = self.store.traffic_policies().rate_limits(&self.mesh, &held, routes);
-        let telemetry = store::telemetry::of_service(&self.present(), &held);
+        let telemetry = Store::telemetry(&self.present(), &held);
         let built = http_services::build(&self.present(), &self.routings, &owner, name, names);
         let built = ServiceHttp { authentication, authorizers, rate_limits, telemetry, ..built };
         let is_news = known.is_none_or(|known| **known != built);

@@ -139,7 +139,7 @@ impl<'a> All<'a> {
             Typed::VirtualService(service) => self.virtual_service(object, service, warnings),
             Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
             Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),
-            Typed::Telemetry(telemetry) => self.telemetry(object, telemetry, warnings),
+            Typed::Telemetry(it) => self.told(object, it, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }

@@ -13,7 +13,6 @@ pub(crate) mod routes;
 pub(crate) mod security;
 
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
-use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::names::{Rule, require};
@@ -65,7 +64,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::DestinationRule(object) => traffic::check(object, issues),
         Typed::VirtualService(object) => routing::check_virtual_service(object, issues),
         Typed::TrafficPolicy(object) => traffic_policy::check(object, issues),
-        Typed::Telemetry(object) => telemetry::check(object, DEFAULT_MESH_NAMESPACE, issues),
+        Typed::Telemetry(object) => telemetry::check(object, issues),
         Typed::AuthorizationPolicy(object) => {
             security::authorization_policy(&object.spec, &spec, issues);
             condition::check(&object.metadata, issues);

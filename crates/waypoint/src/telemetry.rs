@@ -1,8 +1,8 @@
 //! Request metrics with Istio's names, labels and buckets.
 //!
-//! What a client chooses becomes no label, unless a Telemetry says so. Label sets are bounded all the
-//! same (`labels`): beyond the bound requests count for unknown clients. A thread remembers the series of what it has counted
-//! before (`series`), so that the next request like it makes no label.
+//! What a client chooses never becomes a label. Label sets are bounded all the same (`labels`):
+//! beyond the bound requests count for unknown clients. A thread remembers the series of what it
+//! has counted before (`series`), so that the next request like it makes no label.
 
 mod labels;
 mod series;

@@ -3,8 +3,8 @@
 //! Conditions `ZtunnelAccepted` and `WaypointAccepted` in the object's status, as istiod writes
 //! them, and an Event of type Warning when a policy is not enforced as written. A
 //! PeerAuthentication gets one only when it cannot be read, and from then on it is kept up to date.
-//! VirtualServices, DestinationRules and Telemetry get [`HONOURED`]. Only the leader writes, and only what
-//! changed; conditions of other types are left unchanged.
+//! VirtualServices, DestinationRules and Telemetry get [`HONOURED`]. Only the leader writes, and
+//! only what changed; conditions of other types are left unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

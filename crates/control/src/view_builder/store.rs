@@ -8,7 +8,7 @@ mod authentications;
 mod mesh_config;
 mod naming;
 mod policies;
-pub(super) mod telemetry;
+mod telemetry;
 mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +22,7 @@ use ambit_manifest::istio::{
 };
 use ambit_manifest::mesh_config::MeshConfig;
 use ambit_manifest::remarks::Remark;
+use ambit_manifest::telemetry::{Said, Telemetry};
 use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
 use ambit_model::names::{PolicyName, ServiceName};
@@ -46,7 +47,6 @@ use super::{Dirty, Listing, Mesh, entries, services, slices};
 use crate::registry::Event;
 
 pub(crate) use self::naming::Binding;
-use self::telemetry::Telemetries;
 
 /// All objects of the registry that matter to the view.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub(crate) struct Store {
     routes: Routes,
     destination_rules: DestinationRules,
     virtual_services: VirtualServices,
-    telemetries: Telemetries,
+    telemetries: BTreeMap<ObjectName, (Arc<Telemetry>, Said)>,
     mesh_config: (MeshConfig, Vec<Remark>),
     traffic_policies: TrafficPolicies,
     repeated: Repeated,

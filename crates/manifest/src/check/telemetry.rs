@@ -7,7 +7,7 @@ use ambit_words::names::{DEFAULT_MESH_NAMESPACE, MESH_CONFIG_MAP};
 use super::All;
 use crate::mesh_config::{self, MeshConfig, ProviderService};
 use crate::routing::Backends;
-use crate::telemetry::effective::provider_remarks;
+use crate::telemetry::effective::remarks;
 use crate::telemetry::{self, Telemetry};
 use crate::{Finding, Kind, Object, ObjectKey, Typed};
 
@@ -32,15 +32,11 @@ impl All<'_> {
     }
 
     /// Warns about what a Telemetry names and is not there.
-    pub(super) fn telemetry(
-        &self,
-        object: &Object,
-        telemetry: &Telemetry,
-        warnings: &mut Vec<Finding>,
-    ) {
-        let said = telemetry::read(telemetry, DEFAULT_MESH_NAMESPACE);
+    pub(super) fn told(&self, object: &Object, telemetry: &Telemetry, warnings: &mut Vec<Finding>) {
+        let said = telemetry::read(telemetry);
         let find = |provider: &ProviderService| self.provider_service(provider);
-        for remark in provider_remarks(&said, &self.mesh_config(), &find) {
+        let (root, mesh) = (DEFAULT_MESH_NAMESPACE, self.mesh_config());
+        for remark in remarks(telemetry, &said, root, &mesh, &find) {
             warnings.push(object.finding(remark.at.as_str(), remark.what, remark.remedy));
         }
     }

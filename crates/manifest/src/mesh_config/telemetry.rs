@@ -295,7 +295,7 @@ fn text_format(text: &str, at: &FieldPath) -> Result<Format, Wrong> {
 
 fn labelled(labels: &Map<String, Value>, at: &FieldPath) -> Result<Format, Wrong> {
     let wrong = |what| (at.field("labels"), what, "use operators of docs/guide/telemetry.md");
-    json(&labels).map_err(wrong)
+    json(labels).map_err(wrong)
 }
 
 fn json_text(text: &str) -> Result<Format, String> {

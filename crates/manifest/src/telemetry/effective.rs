@@ -13,9 +13,11 @@ use ambit_model::http::telemetry::{
 
 use super::metrics::{self, Metrics};
 use super::providers::Providers;
-use super::{Logging, Said, Tracing};
+use super::read::{Logging, Said, Tracing};
+use super::written::Telemetry as Object;
 use crate::FieldPath;
 use crate::mesh_config::MeshConfig;
+use crate::policy::{self, Target, Unenforceable};
 use crate::remarks::{Remark, Remarks};
 
 pub use super::providers::FindService;
@@ -37,10 +39,32 @@ pub fn effective(objects: &[&Said], mesh: &MeshConfig, find: FindService<'_>) ->
     }
 }
 
-/// What of an object names a provider that cannot be used.
-pub fn provider_remarks(said: &Said, mesh: &MeshConfig, find: FindService<'_>) -> Vec<Remark> {
+/// What a Telemetry is attached to; nothing for one that is for a namespace or the mesh.
+pub fn targets(object: &Object, root_namespace: &str) -> Result<Vec<Target>, Unenforceable> {
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    let spec = &object.spec;
+    policy::attached_to(
+        spec.target_ref.as_ref(),
+        spec.target_refs.as_deref(),
+        namespace,
+        root_namespace,
+    )
+}
+
+/// What of an object is attached to what cannot be, or names a provider that cannot be used.
+pub fn remarks(
+    object: &Object,
+    said: &Said,
+    root_namespace: &str,
+    mesh: &MeshConfig,
+    find: FindService<'_>,
+) -> Vec<Remark> {
     let providers = Providers { mesh, find };
     let mut remarks = Remarks::default();
+    if let Err(Unenforceable { field, problem }) = targets(object, root_namespace) {
+        let what = format!("{problem}: nothing of this object is in force");
+        remarks.wrong(&FieldPath::at(&field), what, "correct the reference");
+    }
     let mut add = |at: &FieldPath, index: usize, why: String| {
         let at = at.field("providers").index(index).field("name");
         let what = format!("{why}; it is told nothing");

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use ambit_model::Text;
 use ambit_model::http::telemetry::{LabelChange, Metric, MetricChange, MetricChanges};
-use serde::{Deserialize, Serialize};
 
-use super::{ProviderName, is_for_servers, names};
+use super::entries::{is_for_servers, names};
+use super::written::{WrittenMetrics, WrittenSelector, WrittenTagOverride};
 use crate::FieldPath;
 use crate::remarks::Remarks;
 
@@ -17,52 +17,6 @@ const ALL_METRICS: &str = "ALL_METRICS";
 /// Metrics of connections that are no HTTP, which waypoints do not have.
 const OF_CONNECTIONS: [&str; 4] =
     ["TCP_OPENED_CONNECTIONS", "TCP_CLOSED_CONNECTIONS", "TCP_SENT_BYTES", "TCP_RECEIVED_BYTES"];
-
-/// What is changed of the metrics of some providers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct WrittenMetrics {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    providers: Vec<ProviderName>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    overrides: Vec<WrittenOverride>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reporting_interval: Option<String>,
-}
-
-/// What is changed of some metrics.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenOverride {
-    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
-    matches: Option<WrittenSelector>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    disabled: Option<bool>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    tag_overrides: BTreeMap<String, WrittenTagOverride>,
-}
-
-/// Which metrics are meant.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenSelector {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metric: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    custom_metric: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<String>,
-}
-
-/// What is changed of a label.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WrittenTagOverride {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    operation: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<String>,
-}
 
 /// What is said of metrics.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,15 +1,18 @@
 //! Telemetry objects in, what is told of requests out.
 
+use std::collections::BTreeMap;
+
 use ambit_model::http::access_log::Written;
+use ambit_model::http::rule::Fraction;
 use ambit_model::http::telemetry::{
-    self as model, AccessLog, Collector, LabelChange, Metric, MetricChange, Place, Spans,
+    self as model, AccessLog, Collector, LabelChange, Metric, MetricChange, Place, Spans, Tag,
     Tracing as Traced, Way,
 };
 use ambit_model::names::ServiceName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
-use super::effective::{effective, provider_remarks};
+use super::effective::effective;
 use super::*;
 use crate::mesh_config::{self, MeshConfig, ProviderService};
 
@@ -43,18 +46,23 @@ fn mesh(more: &str) -> MeshConfig {
     mesh_config::read(&ConfigMap { data: Some(data), ..ConfigMap::default() }).0
 }
 
-fn said(spec: &Value) -> Said {
+fn object(spec: &Value) -> Telemetry {
     let object = json!({"apiVersion": "telemetry.istio.io/v1", "kind": "Telemetry",
         "metadata": {"namespace": "shop", "name": "t"}, "spec": spec});
-    read(&serde_json::from_value(object).expect("a Telemetry"), ROOT)
+    serde_json::from_value(object).expect("a Telemetry")
+}
+
+fn said(spec: &Value) -> Said {
+    read(&object(spec))
 }
 
 fn find(service: &ProviderService) -> Option<ServiceName> {
     (service.host == "otel.sight.svc.t").then(|| ServiceName::new("sight", &*service.host))
 }
 
-fn remarks(said: &Said, mesh: &MeshConfig) -> Vec<String> {
-    let missing = provider_remarks(said, mesh, &find);
+fn remarks(spec: &Value, mesh: &MeshConfig) -> Vec<String> {
+    let said = &said(spec);
+    let missing = effective::remarks(&object(spec), said, ROOT, mesh, &find);
     let told = said.remarks.iter().chain(&missing).map(|it| {
         let kind = if it.is_wrong { "wrong" } else { "unhonoured" };
         format!("{kind} {}: {}", it.at.as_str(), it.what)
@@ -117,7 +125,7 @@ fn logs_are_those_of_the_narrowest_that_speaks() {
     check(&[off(), file()], "", Some(&["lines code"]));
     check(&[off(), logging(json!({}))], json_log, Some(&["lines start_time"]));
     let both = json!({"accessLogging": [{"providers": [{"name": "file"}, {"name": "als"}]}]});
-    check(&[both.clone()], "", Some(&["lines code", "collector %PROTOCOL%"]));
+    check(std::slice::from_ref(&both), "", Some(&["lines code", "collector %PROTOCOL%"]));
     let less = logging(json!({"providers": [{"name": "file"}], "disabled": true}));
     check(&[both, less], "", Some(&["collector %PROTOCOL%"]));
     check(
@@ -184,7 +192,7 @@ fn metrics_are_changed_by_all_that_speak() {
     let wide = metrics(json!({"providers": [{"name": "prometheus"}], "overrides": [labels]}));
     let narrow = json!({"tagOverrides": {"team": {"operation": "UPSERT", "value": "\"c\""}}});
     let narrow = metrics(json!({"overrides": [narrow]}));
-    assert_eq!(told(&[wide.clone()]), "REQUEST_COUNT -source_app team=a b");
+    assert_eq!(told(std::slice::from_ref(&wide)), "REQUEST_COUNT -source_app team=a b");
     let both = told(&[wide, narrow]);
     assert!(
         both.starts_with("REQUEST_COUNT -source_app team=c, REQUEST_DURATION team=c"),
@@ -192,7 +200,7 @@ fn metrics_are_changed_by_all_that_speak() {
     );
     let elsewhere = json!({"providers": [{"name": "otel"}], "overrides": [{"disabled": true}]});
     assert_eq!(told(&[metrics(elsewhere.clone())]), "");
-    let remarks = remarks(&said(&metrics(elsewhere)), &mesh(""));
+    let remarks = remarks(&metrics(elsewhere), &mesh(""));
     let expected = "unhonoured spec.metrics[0].providers[0].name: the provider `otel` has no \
                     metrics; it is told nothing";
     assert_eq!(remarks, [expected]);
@@ -207,8 +215,8 @@ fn tags_without_a_provider_leave_the_proxy_as_it_is_set() {
 #[test]
 fn a_provider_that_cannot_be_used_is_a_remark_and_is_told_nothing() {
     let check = |field: &str, name: &str, expected: &str| {
-        let said = said(&json!({field: [{"providers": [{"name": name}]}]}));
-        let told = remarks(&said, &mesh(""));
+        let spec = json!({field: [{"providers": [{"name": name}]}]});
+        let told = remarks(&spec, &mesh(""));
         let expected = format!("unhonoured spec.{field}[0].providers[0].name: {expected}");
         assert_eq!(told, [format!("{expected}; it is told nothing")]);
     };
@@ -234,7 +242,7 @@ fn a_provider_that_cannot_be_used_is_a_remark_and_is_told_nothing() {
 #[test]
 fn what_is_not_honoured_is_a_remark() {
     let check = |spec: Value, expected: &[&str]| {
-        let told = remarks(&said(&spec), &mesh(""));
+        let told = remarks(&spec, &mesh(""));
         let told: Vec<_> = told.iter().map(|it| it.split(':').next().unwrap_or("")).collect();
         assert_eq!(told, expected, "{spec}");
     };
@@ -278,5 +286,5 @@ fn what_is_not_honoured_is_a_remark() {
         ],
     );
     let elsewhere = json!({"targetRefs": [{"kind": "Pod", "name": "a"}]});
-    check(elsewhere, &["wrong spec"]);
+    check(elsewhere, &["wrong spec.targetRefs[0]"]);
 }

@@ -1,9 +1,8 @@
 //! The series that a thread's requests count for, remembered.
 //!
-//! What makes a request's labels repeats: the two workloads, the service, what is changed of metrics,
-//! the status and the flags.
-//! They are compared by their places in the view, which are held meanwhile, so that no other
-//! description can come to lie there.
+//! What makes a request's labels repeats: the two workloads, the service, what a Telemetry changes,
+//! the status and the flags. They are compared by their places in the view, which are held
+//! meanwhile, so that no other description can come to lie there.
 
 use std::ptr;
 use std::sync::Arc;

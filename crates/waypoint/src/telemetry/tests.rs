@@ -37,7 +37,6 @@ const LABELS: [&str; 25] = [
     "source_workload_namespace",
 ];
 
-
 /// What is scraped after one request of gRPC.
 fn scraped(changes: Option<MetricChanges>) -> String {
     let (requests, mut registry) = (Requests::default(), Registry::default());

@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{read_grant, read_route};
-use ambit_manifest::{
-    Kind, Typed, destination_rule, telemetry, traffic_policy, virtual_service,
-};
+use ambit_manifest::{Kind, Typed, destination_rule, telemetry, traffic_policy, virtual_service};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
     USE_WAYPOINT_CANARY_WEIGHT,

@@ -1,13 +1,12 @@
 //! Telemetry objects: which are there, and what they say for the requests to a service.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::mesh_config::ProviderService;
 use ambit_manifest::remarks::Remark;
 use ambit_manifest::routing::Backends as _;
-use ambit_manifest::telemetry::effective::{effective, provider_remarks};
+use ambit_manifest::telemetry::effective::{effective, remarks, targets};
 use ambit_manifest::telemetry::{self, Said, Telemetry};
 use ambit_model::http;
 use ambit_model::names::ServiceName;
@@ -17,9 +16,6 @@ use crate::view_builder::http_services::{Present, clients_namespace};
 use crate::view_builder::request_policies::{Held, Scope};
 use crate::view_builder::store::{Store, age, selector};
 use crate::view_builder::{Dirty, Mesh, services};
-
-/// All Telemetry objects, with what each says.
-pub(crate) type Telemetries = BTreeMap<ObjectName, (Arc<Telemetry>, Said)>;
 
 impl Store {
     /// Puts or removes an object. One of a waypoint's namespace holds for services of others.
@@ -35,7 +31,7 @@ impl Store {
         dirty.services.extend(self.hosts.keys().cloned());
         match object {
             Some(object) => {
-                let said = telemetry::read(&object, &mesh.root_namespace);
+                let said = telemetry::read(&object);
                 self.telemetries.insert(name, (object, said));
             }
             None => drop(self.telemetries.remove(&name)),
@@ -46,44 +42,48 @@ impl Store {
     pub(crate) fn telemetries(&self) -> impl Iterator<Item = (&ObjectName, &Arc<Telemetry>)> {
         self.telemetries.iter().map(|(name, (object, _))| (name, object))
     }
-}
 
-/// What of an object is wrong, or is not honoured.
-pub(in crate::view_builder) fn remarks(present: &Present<'_>, name: &ObjectName) -> Vec<Remark> {
-    let Some((_, said)) = present.store.telemetries.get(name) else { return Vec::new() };
-    let missing = provider_remarks(said, present.store.mesh_config(), &|it| find(present, it));
-    said.remarks.iter().cloned().chain(missing).collect()
-}
-
-/// What holds for the requests to a service: what the root namespace says, then its waypoint's
-/// namespace, then its own, then what is attached to the service or its waypoint. In one scope the
-/// oldest object counts most.
-pub(in crate::view_builder) fn of_service(
-    present: &Present<'_>,
-    held: &Held<'_>,
-) -> http::telemetry::Telemetry {
-    let (mesh, own) = (present.mesh, &*held.name.namespace);
-    let client = clients_namespace(present.view, held.name);
-    let mut found = Vec::new();
-    for (name, (object, said)) in &present.store.telemetries {
-        let targets = telemetry::targets(object, &mesh.root_namespace);
-        let width = match targets {
-            Ok(targets) if !targets.is_empty() => {
-                let holds = Scope::Targets(targets).holds(mesh, &name.namespace, held);
-                if holds { 3 } else { continue }
-            }
-            Err(_) => continue,
-            Ok(_) if selector(object.spec.selector.as_ref()).is_some() => continue,
-            Ok(_) if *name.namespace == *own => 2,
-            Ok(_) if *name.namespace == *client => 1,
-            Ok(_) if name.namespace == mesh.root_namespace => 0,
-            Ok(_) => continue,
-        };
-        found.push((width, age(&object.metadata, name), said));
+    /// What of an object is wrong, or is not honoured.
+    pub(in crate::view_builder) fn telemetry_remarks(
+        present: &Present<'_>,
+        name: &ObjectName,
+    ) -> Vec<Remark> {
+        let Some((object, said)) = present.store.telemetries.get(name) else { return Vec::new() };
+        let (root, mesh) = (&*present.mesh.root_namespace, present.store.mesh_config());
+        let missing = remarks(object, said, root, mesh, &|it| find(present, it));
+        said.remarks.iter().cloned().chain(missing).collect()
     }
-    found.sort_by(|one, other| one.0.cmp(&other.0).then_with(|| other.1.cmp(&one.1)));
-    let said: Vec<&Said> = found.into_iter().map(|(.., said)| said).collect();
-    effective(&said, present.store.mesh_config(), &|it| find(present, it))
+
+    /// What holds for the requests to a service: what the root namespace says, then its waypoint's
+    /// namespace, then its own, then what is attached to the service or its waypoint. In one scope
+    /// the oldest object counts most.
+    pub(in crate::view_builder) fn telemetry(
+        present: &Present<'_>,
+        held: &Held<'_>,
+    ) -> http::telemetry::Telemetry {
+        let (mesh, own) = (present.mesh, &*held.name.namespace);
+        let client = clients_namespace(present.view, held.name);
+        let mut found = Vec::new();
+        for (name, (object, said)) in &present.store.telemetries {
+            let attached = targets(object, &mesh.root_namespace);
+            let width = match attached {
+                Ok(targets) if !targets.is_empty() => {
+                    let holds = Scope::Targets(targets).holds(mesh, &name.namespace, held);
+                    if holds { 3 } else { continue }
+                }
+                Err(_) => continue,
+                Ok(_) if selector(object.spec.selector.as_ref()).is_some() => continue,
+                Ok(_) if *name.namespace == *own => 2,
+                Ok(_) if *name.namespace == *client => 1,
+                Ok(_) if name.namespace == mesh.root_namespace => 0,
+                Ok(_) => continue,
+            };
+            found.push((width, age(&object.metadata, name), said));
+        }
+        found.sort_by(|one, other| one.0.cmp(&other.0).then_with(|| other.1.cmp(&one.1)));
+        let said: Vec<&Said> = found.into_iter().map(|(.., said)| said).collect();
+        effective(&said, present.store.mesh_config(), &|it| find(present, it))
+    }
 }
 
 fn find(present: &Present<'_>, provider: &ProviderService) -> Option<ServiceName> {
