@@ -4,13 +4,14 @@ use std::error::Error;
 use std::path::Path;
 
 /// Every file that is compiled; imports are found under `proto`.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "istio/workload.proto",
     "istio/authorization.proto",
     "istio/zds.proto",
     "istio/citadel.proto",
     "envoy/discovery.proto",
     "envoy/auth.proto",
+    "envoy/ratelimit.proto",
     "ambit/http.proto",
     "ambit/snapshot.proto",
     "kubernetes/pods.proto",
@@ -26,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".ambit")
         .bytes(".kubernetes")
         .bytes(".envoy.service.auth")
+        .bytes(".envoy.service.ratelimit")
         .bytes(".opentelemetry")
         .bytes(".envoy.service.discovery.v3.HeldVersion")
         .bytes(".envoy.service.discovery.v3.DeltaDiscoveryRequest")

@@ -73,8 +73,7 @@ fn request(entry: &Entry<'_>, record: &Record) {
         ext_authz = checks(record),
         audit = line::joined(&record.audits),
         dry_run = trial(record),
-        rate_limited_by = limits(record, true),
-        rate_limited_in_shadow_by = limits(record, false),
+        rate_limits = limits(record),
         "request complete"
     );
 }
@@ -92,11 +91,12 @@ fn trial(record: &Record) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// The limits that were reached.
-fn limits(record: &Record, is_enforced: bool) -> Option<String> {
-    let reached = record.limits.iter().filter(|it| it.is_enforced == is_enforced);
-    let names: Vec<String> = reached.map(|it| format!("{} {}", it.policy, it.limit)).collect();
-    (!names.is_empty()).then(|| names.join(", "))
+/// The limits that were reached or not counted, as `NAMESPACE/POLICY LIMIT=OUTCOME`.
+fn limits(record: &Record) -> Option<String> {
+    let said = record.limits.iter();
+    let said = said.map(|it| format!("{} {}={}", it.policy, it.limit, it.outcome.as_str()));
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| said.join(","))
 }
 
 fn connection(entry: &Entry<'_>) {

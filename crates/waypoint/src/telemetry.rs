@@ -66,8 +66,8 @@ struct LimitLabels {
     policy: String,
     /// The name of the limit.
     rule: String,
-    /// Whether requests were refused for it.
-    enforced: &'static str,
+    /// What became of requests there.
+    outcome: &'static str,
 }
 
 type Histograms = Bounded<Histogram, Buckets>;
@@ -109,7 +109,8 @@ impl Requests {
         into.register("istio_request_messages", help, self.request_messages.family());
         let help = "Messages of gRPC that clients were sent";
         into.register("istio_response_messages", help, self.response_messages.family());
-        let help = "Requests for which a limit of a TrafficPolicy was reached";
+        let help =
+            "Requests that reached a limit of a TrafficPolicy, or that its service did not count";
         into.register("ambit_rate_limited", help, self.rate_limited.clone());
         let mut histogram = |name: &str, help: &str, unit, it: &Histograms| {
             into.register_with_unit(name, help, unit, it.family());
@@ -165,7 +166,7 @@ impl Requests {
             let labels = LimitLabels {
                 policy: reached.policy.to_string(),
                 rule: reached.limit.to_string(),
-                enforced: if reached.is_enforced { "true" } else { "false" },
+                outcome: reached.outcome.as_str(),
             };
             // What was deleted long ago is still there: names do not grow without end.
             let is_known = self.rate_limited.get(&labels).is_some();

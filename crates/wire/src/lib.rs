@@ -22,6 +22,7 @@
 //! | [`zds`] | pod enrolment: `proxy::Enrolment` and `agent::Agent` |
 //! | [`kubernetes`] | lists of pods in the API server's own encoding |
 //! | [`ext_authz`] | questions to authorization services, and their answers |
+//! | [`rate_limit`] | questions to rate limit services, and their answers |
 //! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
 
 pub mod access_log;
@@ -33,5 +34,6 @@ pub mod ext_authz;
 pub mod hbone;
 pub mod kubernetes;
 pub mod proto;
+pub mod rate_limit;
 pub mod xds;
 pub mod zds;

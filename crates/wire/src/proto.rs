@@ -68,6 +68,13 @@ pub mod envoy {
                 tonic::include_proto!("envoy.service.discovery.v3");
             }
         }
+        /// `envoy.service.ratelimit`.
+        pub mod ratelimit {
+            /// `envoy.service.ratelimit.v3`: how many may come, asked of a service.
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.ratelimit.v3");
+            }
+        }
     }
 }
 

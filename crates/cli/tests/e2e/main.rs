@@ -36,6 +36,7 @@ mod load_tool;
 mod machine;
 mod plan;
 mod policy;
+mod rate_limit_services;
 mod rate_limits;
 mod remains;
 mod requests;

@@ -54,7 +54,7 @@ fn requests_beyond_a_limit_are_refused() {
 }
 
 /// What a client in the mesh is answered.
-fn ask(machine: &Machine, path: &str, field: &str) -> String {
+pub(crate) fn ask(machine: &Machine, path: &str, field: &str) -> String {
     let field = if field.is_empty() { String::new() } else { format!("{field}\\r\\n") };
     let request =
         format!("GET {path} HTTP/1.1\\r\\nHost: web.app\\r\\n{field}Connection: close\\r\\n");
@@ -76,8 +76,8 @@ fn counted(machine: &Machine) {
     let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && \
                   printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
     let metrics = machine.bash("app/waypoint", script);
-    for (rule, enforced, expected) in [("per-user", "true", 5), ("trial", "false", 4)] {
-        let labels = format!("rule=\"{rule}\",enforced=\"{enforced}\"");
+    for (rule, outcome, expected) in [("per-user", "refused", 5), ("trial", "shadow", 4)] {
+        let labels = format!("rule=\"{rule}\",outcome=\"{outcome}\"");
         let labels = ["policy=\"app/limits\"", &labels];
         let counted = sum(&metrics, "ambit_rate_limited_total", &labels);
         assert_eq!(counted, expected, "{rule} in {metrics}");

@@ -19,7 +19,10 @@ mod carry;
 mod changes;
 mod consult;
 mod consulted;
+mod counter;
+mod grpc;
 mod limit;
+mod limited;
 mod mirror;
 mod room;
 mod session;
@@ -27,6 +30,7 @@ mod trace;
 mod watch;
 
 use consulted::Consulted;
+use limited::Limited;
 use watch::{Ended, denial, denied_there, for_model};
 
 pub use session::hash_of;
@@ -48,7 +52,6 @@ use crate::engine::answer::{Answer, is_grpc};
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::Source;
 use crate::engine::position::{Arrival, Goal, Position, Rules as _};
-use crate::engine::rate_limit::Taking;
 use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
@@ -89,7 +92,7 @@ struct Exchange<'a, P: Position, B, R> {
     /// The head that was judged, where what is behind an upgrade is to be judged again.
     judged: Option<RequestHead>,
     /// What it has taken of limits.
-    limited: Option<Taking>,
+    limited: Option<Limited>,
     /// By when all of it must have ended.
     deadline: Option<Instant>,
     /// The place of a further attempt, taken before a response was given up for it.
@@ -194,7 +197,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         self.authenticate()?;
         self.route().await?;
         self.judge().await?;
-        self.limit()?;
+        self.limit().await?;
         self.faults().await?;
         self.forward().await
     }

@@ -157,15 +157,41 @@ pub struct Traced {
     pub spans: Arc<Spans>,
 }
 
-/// A limit of requests that was reached.
+/// A limit of requests that was reached, or that nobody has counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitReached {
     /// The TrafficPolicy.
     pub policy: PolicyName,
     /// The name of the limit.
     pub limit: Text,
-    /// Whether the request was refused for it.
-    pub is_enforced: bool,
+    /// What became of the request there.
+    pub outcome: LimitOutcome,
+}
+
+/// What became of a request at a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LimitOutcome {
+    /// It was refused.
+    Refused,
+    /// It would have been refused, if the limit were enforced.
+    Shadow,
+    /// The service that counts gave no answer that can be used, which refuses.
+    Failed,
+    /// The service that counts gave no answer, which lets the request pass, because `failureMode`
+    /// says so or the limit is not enforced.
+    FailedOpen,
+}
+
+impl LimitOutcome {
+    /// As the access log and the metrics write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Shadow => "shadow",
+            Self::Failed => "failed",
+            Self::FailedOpen => "failed_open",
+        }
+    }
 }
 
 /// The facts about one request.
@@ -209,7 +235,7 @@ pub struct Record {
     pub upstream_time: Option<Duration>,
     /// The authorization services that were asked, in order.
     pub checks: Vec<Checked>,
-    /// Limits that were reached.
+    /// Limits that were reached, or that nobody has counted.
     pub limits: Vec<LimitReached>,
     /// AUDIT policies that match.
     pub audits: Vec<RuleName>,

@@ -75,6 +75,8 @@ pub struct Engine<P: Position> {
     pub(super) held: HeldBytes,
     /// Each question on trial that is under way holds it too.
     pub(super) trials: Rc<()>,
+    /// Each question about the cost of a response that is under way holds it too.
+    pub(super) charging: Rc<()>,
     /// Each copy of a request that is under way holds it too.
     pub(super) mirroring: Rc<()>,
 }
@@ -99,6 +101,7 @@ impl<P: Position> Engine<P> {
             key_sets: KeySets::default(),
             held: HeldBytes::default(),
             trials: Rc::default(),
+            charging: Rc::default(),
             mirroring: Rc::default(),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ambit_http::engine::record::{Flags, LimitReached};
+use ambit_http::engine::record::{Flags, LimitOutcome, LimitReached};
 use ambit_model::http::rate_limit::bucket::{Quota, Unit};
 use ambit_model::http::rate_limit::{
     Attribute, Cost, Counter, RateLimit, RateLimitPolicy, RateLimits, RouteRateLimits,
@@ -15,7 +15,7 @@ use crate::world::{Bed, run};
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// A limit of so many an hour, so that none comes back while a test runs.
-fn limit(name: &str, requests: u32) -> RateLimit {
+pub(crate) fn limit(name: &str, requests: u32) -> RateLimit {
     RateLimit {
         name: name.into(),
         conditions: Vec::new(),
@@ -33,12 +33,12 @@ fn policy(name: &str, limits: Vec<RateLimit>) -> Arc<RateLimitPolicy> {
     Arc::new(RateLimitPolicy { name, limits, says_what_is_left: true, problem: None })
 }
 
-fn hold(bed: &Bed, limits: Vec<RateLimit>) {
+pub(crate) fn hold(bed: &Bed, limits: Vec<RateLimit>) {
     bed.world.rate_limits.borrow_mut().service = Some(policy("limits", limits));
 }
 
 /// The statuses of requests with these fields, one after the other.
-async fn statuses(bed: &Bed, fields: &[&str]) -> Vec<u16> {
+pub(crate) async fn statuses(bed: &Bed, fields: &[&str]) -> Vec<u16> {
     let mut statuses = Vec::new();
     for fields in fields {
         let request = format!("GET / HTTP/1.1\r\nHost: web\r\n{fields}Connection: close\r\n\r\n");
@@ -72,7 +72,7 @@ fn what_comes_beyond_a_limit_is_refused_and_told_when_to_come_again() {
             (429, Flags::RateLimited, "rate_limited")
         );
         let policy = PolicyName::new("app", "limits");
-        let reached = LimitReached { policy, limit: "all".into(), is_enforced: true };
+        let reached = LimitReached { policy, limit: "all".into(), outcome: LimitOutcome::Refused };
         assert_eq!(last.limits, [reached]);
         assert!(last.details.contains("`all` of TrafficPolicy app/limits"), "{}", last.details);
         assert_eq!(last.attempts, 0, "nothing was sent");
@@ -147,7 +147,7 @@ fn a_limit_in_shadow_is_reported_and_lets_pass() {
         hold(bed, vec![RateLimit { is_shadow: true, ..limit("trial", 1) }]);
         assert_eq!(statuses(bed, &["", ""]).await, [200, 200]);
         let reached = &bed.last().limits[0];
-        assert_eq!((&*reached.limit, reached.is_enforced), ("trial", false));
+        assert_eq!((&*reached.limit, reached.outcome), ("trial", LimitOutcome::Shadow));
     });
 }
 

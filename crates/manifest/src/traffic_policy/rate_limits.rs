@@ -30,8 +30,10 @@ const LIMITS_MAX: usize = 64;
 const SELECTORS_MAX: usize = 8;
 /// Most entries before those of a descriptor's selectors.
 const ENTRIES_MAX: usize = 16;
-/// How long a service that counts may take, where nothing is said: Envoy's default.
-const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
+/// How long a service that counts may take, where nothing is said. Envoy's default of 20 ms is less
+/// than a new connection with its handshake may take, and here a request without an answer is
+/// refused.
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(250);
 /// The longest time that a request may wait for it.
 const TIMEOUT_MAX: Duration = Duration::from_secs(10);
 /// The entry of a descriptor that names the limit: Envoy's name for it.
@@ -264,10 +266,7 @@ impl Reader<'_> {
         let counter = match &written.global {
             Some(global) => {
                 let at = self.at.field("global");
-                let counter = self.global(global, quota, &at, remarks);
-                let what = "no service is asked to count requests by this version";
-                remarks.wrong(&at, what, "leave it out: each waypoint pod counts by `limit`");
-                counter.map(|it| Counter::Global(Arc::new(it)))
+                self.global(global, quota, &at, remarks).map(|it| Counter::Global(Arc::new(it)))
             }
             None if written.limit.is_none() => {
                 let what = "the limit says neither how many requests may come nor who counts";

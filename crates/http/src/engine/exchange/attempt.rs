@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::carry::{Carried, Counts, Terms, carry};
 use super::changes::change_response;
-use super::limit;
+use super::limited;
 use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room};
 use super::session::{self, Sticky};
 use super::watch::{self, Ended};
@@ -320,7 +320,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 filters::change_response(head, changes)?;
             }
             change_response(&mut head.fields, &self.consulted.response)?;
-            limit::respond(limited, || position.buckets().now(), head)?;
+            limited::respond(limited, || position.buckets().now(), head)?;
             if let Some((cors, origin)) = origin {
                 share(head, cors, origin)?;
             }

@@ -69,8 +69,9 @@ impl Failure {
     fn is_silence(&self) -> bool {
         match self {
             Self::Call(error) => !matches!(error, CallError::Missing(_)),
-            Self::Unclear(Unclear::Status(_) | Unclear::Grpc { .. }) => true,
-            Self::Unclear(_) | Self::Changes(_) | Self::Question(_) => false,
+            Self::Unclear(Unclear::Status(_)) => true,
+            Self::Unclear(Unclear::Grpc(unclear)) => unclear.is_silence(),
+            Self::Unclear(Unclear::Message(_)) | Self::Changes(_) | Self::Question(_) => false,
         }
     }
 }

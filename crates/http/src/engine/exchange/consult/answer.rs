@@ -3,11 +3,12 @@
 use ambit_model::http::authorizer::HttpCall;
 use ambit_model::policy::TextMatch;
 use ambit_wire::ext_authz::{self, Allowed, AnswerError, Change, Denied, FieldChange, Verdict};
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 
 use super::question::is_any;
 use crate::engine::exchange::call::Called;
 use crate::engine::exchange::changes::is_framing;
+use crate::engine::exchange::grpc;
 use crate::fields::Fields;
 
 /// What of a denial the client always gets, as in Envoy, and what says how its body is to be read.
@@ -21,51 +22,20 @@ const TO_REMOVE: &str = "x-envoy-auth-headers-to-remove";
 /// Why an answer says nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unclear {
-    /// A status that is none of an answer.
+    /// A status that is none of an answer over HTTP.
     #[error("it answers {0}")]
     Status(u16),
-    /// A call of gRPC that has failed.
-    #[error("its call ends with status {status} of gRPC: {message}")]
-    Grpc {
-        /// The status.
-        status: u32,
-        /// What the service says of it.
-        message: String,
-    },
-    /// No call of gRPC.
-    #[error("it answers no single message of gRPC")]
-    NoMessage,
+    /// No answer over gRPC.
+    #[error(transparent)]
+    Grpc(#[from] grpc::Unclear),
     /// A message that says nothing.
     #[error("what it answers is unclear")]
     Message(#[from] AnswerError),
 }
 
-/// Longest text of a service that is repeated in a log.
-const MAX_MESSAGE_BYTES: usize = 200;
-
 /// Reads an answer over gRPC.
 pub(super) fn grpc(called: &Called) -> Result<Verdict, Unclear> {
-    let status = called.head.status.code();
-    if status != 200 {
-        return Err(Unclear::Status(status));
-    }
-    // Without a message, the trailers are the head.
-    let last = called.trailers.as_ref().unwrap_or(&called.head.fields);
-    let status = crate::engine::piece::grpc_status(last);
-    if let Some(status @ 1..) = status {
-        let message = last.first("grpc-message").unwrap_or_default();
-        let mut message = String::from_utf8_lossy(message).into_owned();
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
-        return Err(Unclear::Grpc { status, message });
-    }
-    let mut body = called.body.clone();
-    if status.is_none() || body.len() < 5 || body.get_u8() != 0 {
-        return Err(Unclear::NoMessage);
-    }
-    if body.get_u32() as usize != body.len() {
-        return Err(Unclear::NoMessage);
-    }
-    Ok(ext_authz::decode(&body)?)
+    Ok(ext_authz::decode(&grpc::answer(called)?)?)
 }
 
 /// Reads an answer over HTTP: 200 allows, an error of the server's says nothing, the rest denies.

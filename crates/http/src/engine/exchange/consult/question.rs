@@ -7,14 +7,14 @@ use std::time::SystemTime;
 use ambit_model::http::authorizer::{BodyCheck, HttpCall};
 use ambit_model::policy::TextMatch;
 use ambit_wire::ext_authz::{self, Asked, Body, Peer};
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 
-use crate::authority::Authority;
 use crate::engine::exchange::changes::is_framing;
+use crate::engine::exchange::grpc;
 use crate::engine::position::Arrival;
 use crate::engine::record::Protocol;
 use crate::fields::{FieldLimits, Fields};
-use crate::head::{Method, RequestHead, Target, Version};
+use crate::head::{RequestHead, Target, Version};
 use crate::path::Path;
 use crate::refused::Refused;
 
@@ -22,8 +22,6 @@ use crate::refused::Refused;
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 /// The field that HTTP always gets besides the head's own parts, as in Envoy.
 const AUTHORIZATION: &str = "authorization";
-/// A frame of gRPC: whether it is compressed, and its length.
-const GRPC_PREFIX_BYTES: usize = 5;
 
 /// What is judged.
 pub(super) struct Judged<'a> {
@@ -48,24 +46,7 @@ impl Judged<'_> {
     /// The question over gRPC: its head, and its body.
     pub(super) fn grpc(&self, host: &str) -> Result<(RequestHead, Bytes), Refused> {
         let message = ext_authz::encode(self.asked());
-        let mut framed = BytesMut::with_capacity(GRPC_PREFIX_BYTES + message.len());
-        framed.put_u8(0);
-        framed.put_u32(u32::try_from(message.len()).map_err(|_| Refused::HeadTooLarge)?);
-        framed.put_slice(&message);
-        let mut fields = Fields::new(FieldLimits::default());
-        for (name, value) in [("content-type", "application/grpc"), ("te", "trailers")] {
-            fields.append(name, value.as_bytes()).map_err(|_| Refused::HeadTooLarge)?;
-        }
-        for name in ["traceparent", "tracestate", "x-request-id"] {
-            if let Some(value) = self.head.fields.first(name) {
-                fields.append(name, value).map_err(|_| Refused::HeadTooLarge)?;
-            }
-        }
-        let host = Authority::parse(host.as_bytes())?;
-        let path = Path::parse(ext_authz::CHECK.as_bytes())?;
-        let target = Target::Origin { path, host };
-        let head = RequestHead::new(Method::parse("POST")?, target, Version::Http11, fields)?;
-        Ok((head, framed.freeze()))
+        grpc::question((host, ext_authz::CHECK), self.head, &message)
     }
 
     fn asked(&self) -> Asked {
