@@ -43,6 +43,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
 
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// As labels of a metric.
 type Labels = Vec<(&'static str, String)>;
 

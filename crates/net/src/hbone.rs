@@ -10,7 +10,6 @@ use crate::copy::READ_BYTES;
 use crate::memory::Accounts;
 
 mod client;
-mod cork;
 mod credit;
 mod keepalive;
 mod piece;

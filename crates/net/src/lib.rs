@@ -23,6 +23,7 @@
 //! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: packets on a wire
 //! * [`procnet`] has `established_by_local_port`
 //! * [`tcp_table`]: `connections`, `destroy`: the TCP connections of a namespace
+//! * [`cork`](mod@cork): `cork`: what is written at one moment is sent at once
 //! * [`drain`]: `Drain`, `Guard`: ending in good order
 //! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
 //! * [`grpc`]: `connect`: a channel to the control plane
@@ -35,6 +36,7 @@ pub mod admission;
 pub mod capture;
 pub mod conntrack;
 pub mod copy;
+pub mod cork;
 pub mod drain;
 pub mod grpc;
 pub mod hbone;

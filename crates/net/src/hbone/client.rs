@@ -11,7 +11,6 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
 use super::piece::Piece;
 use super::place::{Occupied, State};
@@ -19,6 +18,7 @@ use super::{
     Activity, HboneError, MAX_RESPONSE_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SMALL_FRAMES_BYTES,
     Settings, Tunnel, keepalive,
 };
+use crate::cork::cork;
 use crate::drain::Guard;
 use crate::pool::Connection;
 

@@ -10,13 +10,13 @@ use h2::server::{Builder, SendResponse};
 use http::{HeaderMap, Method, Response, StatusCode, Uri, request};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::cork::cork;
 use super::credit::{Credit, FLOOR_BYTES};
 use super::piece::Piece;
 use super::{
     Activity, HboneError, MAX_REQUEST_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SERVER_STREAMS,
     MAX_SMALL_FRAMES_BYTES, Settings, Tunnel, keepalive,
 };
+use crate::cork::cork;
 use crate::drain::Guard;
 
 /// How long a client may take to begin HTTP/2 after the TLS handshake.

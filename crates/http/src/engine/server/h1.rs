@@ -86,7 +86,8 @@ pub(super) async fn serve<P: Position>(
         let half_close_timeout = settings.half_close_timeout;
         let arriving = Arriving { inbox: &mut inbox, body: &mut body, half_close_timeout };
         let request = Request { head, framing, protocol };
-        exchange::exchange(engine, &arrival, request, arriving, responder).await;
+        // On the heap for as long as it lasts: an idle connection is small.
+        Box::pin(exchange::exchange(engine, &arrival, request, arriving, responder)).await;
         if outbox.flush().await.is_err() || is_aborted {
             // An end in good order would make half a response a whole one.
             return;

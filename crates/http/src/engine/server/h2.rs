@@ -4,6 +4,7 @@ use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::time::Duration;
 
+use ambit_net::cork::{Cork, Driver, cork};
 use ambit_net::drain::Guard;
 use bytes::Bytes;
 use h2::RecvStream;
@@ -47,7 +48,8 @@ pub(super) async fn serve<P: Position>(
     guard: &Guard,
 ) {
     let settings = &engine.settings;
-    let Some(mut connection) = open(settings, stream).await else { return };
+    let (stream, driver) = cork(stream);
+    let Some(mut connection) = open(settings, stream, &driver).await else { return };
     let age = settings.age(|bound| engine.position.random_below(bound));
     let mut ends_at = age.map(|age| Instant::now() + age);
     let mut idle_at = Instant::now() + settings.idle_timeout;
@@ -59,9 +61,14 @@ pub(super) async fn serve<P: Position>(
     // Each request that is under way holds it too.
     let open = Rc::new(());
     loop {
+        let next = poll_fn(|cx| {
+            let accepted = connection.poll_accept(cx);
+            driver.push(cx);
+            accepted
+        });
         let accepted = tokio::select! {
             biased;
-            accepted = connection.accept() => accepted,
+            accepted = next => accepted,
             _ = draining.draining(), if !is_draining => {
                 is_draining = true;
                 ending.begin(&mut connection);
@@ -112,7 +119,11 @@ pub(super) async fn serve<P: Position>(
 }
 
 /// Begins HTTP/2 with a client.
-async fn open(settings: &Settings, stream: Prefixed) -> Option<Connection<Prefixed, Bytes>> {
+async fn open(
+    settings: &Settings,
+    stream: Cork<Prefixed>,
+    driver: &Driver<Prefixed>,
+) -> Option<Connection<Cork<Prefixed>, Bytes>> {
     let opening = Builder::new()
         .initial_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -121,7 +132,10 @@ async fn open(settings: &Settings, stream: Prefixed) -> Option<Connection<Prefix
         .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
         .handshake::<_, Bytes>(stream);
     match tokio::time::timeout(settings.head_timeout, opening).await {
-        Ok(Ok(connection)) => Some(connection),
+        Ok(Ok(connection)) => {
+            driver.start();
+            Some(connection)
+        }
         Ok(Err(error)) => {
             tracing::debug!(%error, "a client does not speak HTTP/2");
             None
@@ -142,7 +156,7 @@ struct Ending {
 }
 
 impl Ending {
-    fn begin(&mut self, connection: &mut Connection<Prefixed, Bytes>) {
+    fn begin(&mut self, connection: &mut Connection<Cork<Prefixed>, Bytes>) {
         connection.graceful_shutdown();
         self.look_at.get_or_insert_with(|| Instant::now() + GOAWAY_TIMEOUT);
     }
@@ -200,7 +214,8 @@ async fn one<P: Position>(
         upgrade: None,
     };
     let request = Request { head, framing, protocol: Spoken::Http2 };
-    exchange::exchange(engine, arrival, request, Arriving(body), respond).await;
+    // On the heap, where it is not moved again: a task is moved as it is spawned.
+    Box::pin(exchange::exchange(engine, arrival, request, Arriving(body), respond)).await;
 }
 
 fn expects_continue(fields: &Fields) -> bool {

@@ -5,12 +5,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::{Future as _, poll_fn};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ambit_model::Text;
 use ambit_model::http::traffic::Limits;
+use ambit_net::cork::cork;
 use ambit_net::drain::Guard;
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -190,7 +193,9 @@ impl Pool {
         builder.enable_push(false).initial_window_size(WINDOW_BYTES);
         builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         builder.max_header_list_size(self.head_bytes);
-        let (sender, connection) = builder.handshake::<_, Bytes>(stream).await?;
+        let (stream, driver) = cork(stream);
+        let (sender, mut connection) = builder.handshake::<_, Bytes>(stream).await?;
+        driver.start();
         let shared = {
             let mut state = self.state.borrow_mut();
             state.opened += 1;
@@ -211,7 +216,12 @@ impl Pool {
         let (pool, key, number) = (Rc::downgrade(self), key.clone(), shared.number);
         self.guard.spawn_local(async move {
             let _held_to_the_end = place;
-            if let Err(error) = connection.await {
+            let driven = poll_fn(|cx| {
+                let ended = Pin::new(&mut connection).poll(cx);
+                driver.push(cx);
+                ended
+            });
+            if let Err(error) = driven.await {
                 tracing::debug!(%error, "a connection of HTTP/2 to an endpoint broke");
             }
             if let Some(pool) = pool.upgrade() {

@@ -1,8 +1,8 @@
-//! Sends small frames of the same moment as one TLS record.
+//! Sends small frames of HTTP/2 of the same moment at once.
 //!
 //! The HTTP/2 library writes and flushes every DATA frame of more than a few hundred bytes
-//! separately. With many tunnels in one connection, each costs a record, a system call, a segment
-//! and maybe a wake-up of the peer. A [`Cork`] sits between the library and TLS and holds small
+//! separately. With many streams in one connection, each costs a TLS record, a system call, a
+//! segment and maybe a wake-up of the peer. A [`Cork`] sits between the library and TLS and holds small
 //! writes back; the task that drives the connection calls [`Driver::push`] when the library has
 //! nothing more to write for now. Nothing is held longer, so no byte waits for another.
 
@@ -24,10 +24,10 @@ thread_local! {
 }
 
 /// The library's side.
-pub(super) struct Cork<IO>(Rc<RefCell<Corked<IO>>>);
+pub struct Cork<IO>(Rc<RefCell<Corked<IO>>>);
 
 /// The side of the task that drives the connection.
-pub(super) struct Driver<IO>(Rc<RefCell<Corked<IO>>>);
+pub struct Driver<IO>(Rc<RefCell<Corked<IO>>>);
 
 struct Corked<IO> {
     io: IO,
@@ -44,7 +44,7 @@ struct Corked<IO> {
 }
 
 /// Puts a cork on a stream.
-pub(super) fn cork<IO>(io: IO) -> (Cork<IO>, Driver<IO>) {
+pub fn cork<IO>(io: IO) -> (Cork<IO>, Driver<IO>) {
     let corked = Corked {
         io,
         is_driven: false,
@@ -59,13 +59,13 @@ pub(super) fn cork<IO>(io: IO) -> (Cork<IO>, Driver<IO>) {
 
 impl<IO: AsyncWrite + Unpin> Driver<IO> {
     /// From now on small writes are held until [`Self::push`].
-    pub(super) fn start(&self) {
+    pub fn start(&self) {
         self.0.borrow_mut().is_driven = true;
     }
 
     /// Writes the held bytes, or as many as the transport takes now; the task is woken when it
     /// takes more. Must be called each time after the library was polled.
-    pub(super) fn push(&self, cx: &mut Context<'_>) {
+    pub fn push(&self, cx: &mut Context<'_>) {
         let mut corked = self.0.borrow_mut();
         if let Poll::Ready(Err(error)) = corked.poll_push(cx) {
             corked.failed = Some(error);
@@ -74,7 +74,7 @@ impl<IO: AsyncWrite + Unpin> Driver<IO> {
     }
 
     /// Whether the transport took less than it was given.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.0.borrow().is_full
     }
 }
