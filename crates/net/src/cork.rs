@@ -2,9 +2,9 @@
 //!
 //! The HTTP/2 library writes and flushes every DATA frame of more than a few hundred bytes
 //! separately. With many streams in one connection, each costs a TLS record, a system call, a
-//! segment and maybe a wake-up of the peer. A [`Cork`] sits between the library and TLS and holds small
-//! writes back; the task that drives the connection calls [`Driver::push`] when the library has
-//! nothing more to write for now. Nothing is held longer, so no byte waits for another.
+//! segment and maybe a wake-up of the peer. A [`Cork`] sits between the library and the transport
+//! and holds small writes back; the task that drives the connection calls [`Driver::push`] when the
+//! library has nothing more to write for now. Nothing is held longer, so no byte waits for another.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
