@@ -61,14 +61,9 @@ pub(super) async fn serve<P: Position>(
     // Each request that is under way holds it too.
     let open = Rc::new(());
     loop {
-        let next = poll_fn(|cx| {
-            let accepted = connection.poll_accept(cx);
-            driver.push(cx);
-            accepted
-        });
         let accepted = tokio::select! {
             biased;
-            accepted = next => accepted,
+            accepted = accept(&mut connection, &driver) => accepted,
             _ = draining.draining(), if !is_draining => {
                 is_draining = true;
                 ending.begin(&mut connection);
@@ -142,6 +137,19 @@ async fn open(
         }
         Err(_) => None,
     }
+}
+
+/// The next request. What was written meanwhile is sent.
+async fn accept(
+    connection: &mut Connection<Cork<Prefixed>, Bytes>,
+    driver: &Driver<Prefixed>,
+) -> Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>> {
+    poll_fn(|cx| {
+        let accepted = connection.poll_accept(cx);
+        driver.push(cx);
+        accepted
+    })
+    .await
 }
 
 /// The end of a connection. A client is told, and answers a PING when it has heard (h2 waits for
