@@ -26,6 +26,9 @@ use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
 use crate::h1::options::Protocol;
 use crate::head::ResponseHead;
 
+/// A client's connection.
+type Served = Connection<Cork<Prefixed>, Bytes>;
+
 /// Requests at once on a connection.
 const MAX_STREAMS: u32 = 256;
 /// How much a request may send before it is read.
@@ -48,8 +51,7 @@ pub(super) async fn serve<P: Position>(
     guard: &Guard,
 ) {
     let settings = &engine.settings;
-    let (stream, driver) = cork(stream);
-    let Some(mut connection) = open(settings, stream, &driver).await else { return };
+    let Some((mut connection, driver)) = open(settings, stream).await else { return };
     let age = settings.age(|bound| engine.position.random_below(bound));
     let mut ends_at = age.map(|age| Instant::now() + age);
     let mut idle_at = Instant::now() + settings.idle_timeout;
@@ -114,11 +116,8 @@ pub(super) async fn serve<P: Position>(
 }
 
 /// Begins HTTP/2 with a client.
-async fn open(
-    settings: &Settings,
-    stream: Cork<Prefixed>,
-    driver: &Driver<Prefixed>,
-) -> Option<Connection<Cork<Prefixed>, Bytes>> {
+async fn open(settings: &Settings, stream: Prefixed) -> Option<(Served, Driver<Prefixed>)> {
+    let (stream, driver) = cork(stream);
     let opening = Builder::new()
         .initial_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -129,7 +128,7 @@ async fn open(
     match tokio::time::timeout(settings.head_timeout, opening).await {
         Ok(Ok(connection)) => {
             driver.start();
-            Some(connection)
+            Some((connection, driver))
         }
         Ok(Err(error)) => {
             tracing::debug!(%error, "a client does not speak HTTP/2");
@@ -141,7 +140,7 @@ async fn open(
 
 /// The next request. What was written meanwhile is sent.
 async fn accept(
-    connection: &mut Connection<Cork<Prefixed>, Bytes>,
+    connection: &mut Served,
     driver: &Driver<Prefixed>,
 ) -> Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>> {
     poll_fn(|cx| {
@@ -164,7 +163,7 @@ struct Ending {
 }
 
 impl Ending {
-    fn begin(&mut self, connection: &mut Connection<Cork<Prefixed>, Bytes>) {
+    fn begin(&mut self, connection: &mut Served) {
         connection.graceful_shutdown();
         self.look_at.get_or_insert_with(|| Instant::now() + GOAWAY_TIMEOUT);
     }
