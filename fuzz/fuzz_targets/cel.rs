@@ -8,11 +8,17 @@ use ambit_model::authorize::Source;
 use ambit_model::expression::{Expression, Lookup, Value};
 use ambit_model::http::authorize::{Asked, Token};
 use ambit_model::http::condition::NAMES;
-use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::head::{Claims, Client, NamedValues, RequestHead};
 use ambit_model::{Text, identity::Identity};
 use libfuzzer_sys::fuzz_target;
 
 struct Known<'a>(&'a str);
+
+impl Claims for Known<'_> {
+    fn any_claim(&self, _: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
+        holds(self.0)
+    }
+}
 
 impl Token for Known<'_> {
     fn principal(&self) -> &str {
@@ -25,10 +31,6 @@ impl Token for Known<'_> {
 
     fn presenter(&self) -> Option<&str> {
         None
-    }
-
-    fn any_claim(&self, _: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
-        holds(self.0)
     }
 
     fn claims(&self) -> &dyn Lookup {

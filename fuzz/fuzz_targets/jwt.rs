@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use ambit_model::http::authentication::JwtRule;
 use ambit_tls::jwt::verify;
-use ambit_tls::key_set::KeySet;
+use ambit_tls::key_set::{KeySet, canonical};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use libfuzzer_sys::fuzz_target;
@@ -43,5 +43,7 @@ fuzz_target!(|data: (&str, &[u8], &[u8], &[u8])| {
     // A set that somebody else has made.
     if let Ok(keys) = KeySet::from_json(text) {
         let _ = verify(&token, rule(), Some(&keys), UNIX_EPOCH);
+        let one = canonical(text).expect("what can be read has a canonical text");
+        assert_eq!(canonical(&one).as_deref().ok(), Some(&*one));
     }
 });

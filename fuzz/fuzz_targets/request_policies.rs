@@ -35,7 +35,7 @@ fuzz_target!(|data: (&[u8], &str, &str, &[u8], Vec<(&str, &str)>, bool)| {
         path: path.path(),
         query: path.query().unwrap_or_default(),
         fields: &fields,
-        client: Client { namespace: None },
+        client: Client::default(),
     };
     let ip = IpAddr::from([10, 0, 0, 1]);
     let source = Source::new(is_known.then(|| Identity::new("t", "shop", "cart")), ip);

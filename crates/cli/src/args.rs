@@ -470,6 +470,10 @@ pub(crate) struct WhyArgs {
     /// A field of the request; may be given several times.
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE")]
     pub(crate) headers: Vec<String>,
+    /// What a token of the client says, as JSON: `{"sub": "ann", "groups": ["admin"]}`. The answer
+    /// is that for a token with a good signature.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) claims: Option<String>,
     /// Exit with status 3 unless the connection, or the request, is allowed; 1 is an error, as
     /// always.
     #[arg(long)]

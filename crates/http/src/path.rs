@@ -59,6 +59,21 @@ impl Path {
         self.text.get(self.path_len + 1..)
     }
 
+    /// Leaves out the parameters of the query, written as `name=value`, that are not to be kept.
+    pub(crate) fn retain_parameters(&mut self, is_kept: impl Fn(&str) -> bool) {
+        let Some(query) = self.query() else { return };
+        let stays = |pair: &&str| pair.split_once('=').is_none_or(|(name, _)| is_kept(name));
+        let kept: Vec<&str> = query.split('&').filter(stays).collect();
+        if kept.len() < query.split('&').count() {
+            let query = kept.join("&");
+            self.text.truncate(self.path_len);
+            if !query.is_empty() {
+                self.text.push('?');
+                self.text.push_str(&query);
+            }
+        }
+    }
+
     /// Normalises the path; the query stays as it is.
     pub fn normalise(&mut self, how: Normalisation) -> Result<(), Refused> {
         if self.path().contains("%00") {
@@ -186,6 +201,24 @@ mod tests {
         let [unchanged, others @ ..] = &results;
         assert_eq!(unchanged, path);
         assert_eq!(others, &expected, "{path}");
+    }
+
+    #[test]
+    fn parameters_are_left_out_by_name() {
+        for (path, expected) in [
+            ("/a?t=1", "/a"),
+            ("/a?t=1&b=2", "/a?b=2"),
+            ("/a?b=2&t=1&t=3&&c", "/a?b=2&&c"),
+            ("/a?t", "/a?t"),
+            ("/a?tt=1&T=2", "/a?tt=1&T=2"),
+            ("/a?", "/a?"),
+            ("/t=1", "/t=1"),
+        ] {
+            let mut read = Path::parse(path.as_bytes()).expect("a path");
+            read.retain_parameters(|name| name != "t");
+            assert_eq!(read.as_str(), expected, "{path}");
+            assert_eq!(Path::parse(expected.as_bytes()).as_ref(), Ok(&read));
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 mod backends;
 mod bytes;
+mod claims;
 mod conditions;
 mod delegates;
 mod filters;

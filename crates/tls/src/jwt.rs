@@ -21,6 +21,7 @@ use ambit_model::Text;
 use ambit_model::expression::{Lookup, Value as Known};
 use ambit_model::http::authentication::JwtRule;
 use ambit_model::http::authorize::Token;
+use ambit_model::http::head::Claims;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -113,6 +114,36 @@ pub fn verify(
         Forgery::UnknownKey => Refusal::UnknownKey,
         Forgery::Signature => Refusal::Signature,
     })?;
+    accepted(claims, payload, rule, now)
+}
+
+/// What a token with these claims, an object in JSON, says if one of `rules` verifies it; without
+/// `iss` it is of the only issuer. For questions about requests: nothing proves these claims.
+pub fn suppose(
+    claims: &str,
+    rules: &[JwtRule],
+    now: SystemTime,
+) -> Result<Box<dyn Token>, Refusal> {
+    let claims = serde_json::from_str(claims).map_err(|_| Refusal::Payload)?;
+    let Unique(Value::Object(mut claims)) = claims else { return Err(Refusal::Payload) };
+    if let ([only], None) = (rules, claims.get("iss")) {
+        claims.insert("iss".to_owned(), Value::String(only.issuer.to_string()));
+    }
+    let issuer = claims.get("iss").and_then(Value::as_str);
+    let rule = rules.iter().find(|rule| issuer == Some(&*rule.issuer)).ok_or(Refusal::Issuer)?;
+    if rule.keys.is_none() {
+        return Err(Refusal::NoKeys);
+    }
+    Ok(Box::new(accepted(claims, "", rule, now)?))
+}
+
+/// What a token says whose signature was verified.
+fn accepted(
+    claims: Map<String, Value>,
+    payload: &str,
+    rule: &JwtRule,
+    now: SystemTime,
+) -> Result<Verified, Refusal> {
     in_time(&claims, now)?;
     let audiences: Vec<&str> = texts(claims.get("aud")).collect();
     let is_for_us = |wanted: &Text| audiences.contains(&&**wanted);
@@ -202,15 +233,17 @@ impl Token for Verified {
         self.claims.get("azp").and_then(Value::as_str)
     }
 
+    fn claims(&self) -> &dyn Lookup {
+        self
+    }
+}
+
+impl Claims for Verified {
     fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
         match self.claim(keys) {
             Some(Value::String(text)) if self.is_list(keys) => text.split(' ').any(holds),
             value => texts(value).any(holds),
         }
-    }
-
-    fn claims(&self) -> &dyn Lookup {
-        self
     }
 }
 

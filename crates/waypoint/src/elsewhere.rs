@@ -57,7 +57,7 @@ mod tests {
     use ambit_model::authorize::Source;
     use ambit_model::expression::{Lookup, Value};
     use ambit_model::http::authentication::Authentication;
-    use ambit_model::http::head::{Client, RequestHead};
+    use ambit_model::http::head::{Claims, Client, RequestHead};
     use ambit_model::http::policy::{
         Action, ClientMatch, OperationMatch, RequestPolicy, RequestRule, Values,
     };
@@ -82,16 +82,18 @@ mod tests {
             None
         }
 
+        fn claims(&self) -> &dyn Lookup {
+            &NoClaims
+        }
+    }
+
+    impl Claims for Alice {
         fn any_claim(
             &self,
             _keys: &[ambit_model::Text],
             _holds: &mut dyn FnMut(&str) -> bool,
         ) -> bool {
             false
-        }
-
-        fn claims(&self) -> &dyn Lookup {
-            &NoClaims
         }
     }
 
@@ -130,7 +132,7 @@ mod tests {
             path: "/",
             query: "",
             fields: &(),
-            client: Client { namespace: None },
+            client: Client::default(),
         };
         let identity = Identity::new("cluster.local", "shop", "client");
         let source = Source::new(Some(identity), "10.0.0.1".parse().expect("an address"));

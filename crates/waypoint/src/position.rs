@@ -631,7 +631,7 @@ fn denied_as_bytes(
         path: "",
         query: "",
         fields: &(),
-        client: Client { namespace: holds.namespace.as_ref() },
+        client: Client { namespace: holds.namespace.as_ref(), claims: None },
     };
     let asked = Asked {
         head: &head,

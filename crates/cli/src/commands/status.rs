@@ -370,8 +370,14 @@ pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
     let (source, destination) = (escape(&args.source), escape(&args.destination));
     let mut target = format!("{}?src={source}&dst={destination}", control::WHY);
     let headers = (!args.headers.is_empty()).then(|| args.headers.join("\n"));
-    let parts = [("method", args.method), ("path", args.path), ("host", args.host)];
-    for (name, value) in parts.into_iter().chain([("headers", headers)]) {
+    let parts = [
+        ("method", args.method),
+        ("path", args.path),
+        ("host", args.host),
+        ("headers", headers),
+        ("claims", args.claims),
+    ];
+    for (name, value) in parts {
         if let Some(value) = value {
             target.push_str(&format!("&{name}={}", escape(&value)));
         }

@@ -160,7 +160,12 @@ pub(super) fn matches(found: &Found<'_>) -> String {
     ];
     let headers = it.headers.iter().map(|it| named("header", it));
     let parameters = it.parameters.iter().map(|it| named("query", it));
-    let all: Vec<String> = parts.into_iter().flatten().chain(headers).chain(parameters).collect();
+    let claims = it.claims.iter().map(|it| {
+        let not = if it.is_inverted { "not " } else { "" };
+        format!("{not}claim {}={}", it.keys.join("."), self::value(&it.value))
+    });
+    let all = parts.into_iter().flatten().chain(claims).chain(headers).chain(parameters);
+    let all: Vec<String> = all.collect();
     all.join(", ")
 }
 

@@ -8,6 +8,7 @@ mod limits;
 mod request;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

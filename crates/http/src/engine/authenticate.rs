@@ -45,10 +45,17 @@ impl KeySets {
     }
 }
 
-/// A token of a request, and the field it was found in.
+/// A token of a request, and where it was found.
 struct Found {
     token: String,
-    field: Option<Text>,
+    place: Place,
+}
+
+/// Where a token was found.
+enum Place {
+    Field(Text),
+    Parameter(Text),
+    Cookie(Text),
 }
 
 /// Verifies the tokens of a request, and changes its fields as the rules say.
@@ -121,7 +128,8 @@ fn tokens(rule: &JwtRule, head: &RequestHead) -> Vec<Found> {
             // The scheme of Authorization has no case (RFC 9110, 11.1).
             let Some((start, token)) = line.split_at_checked(prefix.len()) else { continue };
             if start.eq_ignore_ascii_case(prefix.as_bytes()) {
-                found.push(Found { token: text(token.trim_ascii()), field: Some(name.clone()) });
+                let (token, place) = (text(token.trim_ascii()), Place::Field(name.clone()));
+                found.push(Found { token, place });
             }
         }
     }
@@ -129,14 +137,16 @@ fn tokens(rule: &JwtRule, head: &RequestHead) -> Vec<Found> {
     for name in &rule.from_parameters {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let values = pairs.filter(|(key, _)| *key == &**name).map(|(_, value)| value);
-        found.extend(values.map(|value| Found { token: value.to_owned(), field: None }));
+        let place = || Place::Parameter(name.clone());
+        found.extend(values.map(|value| Found { token: value.to_owned(), place: place() }));
     }
     for name in &rule.from_cookies {
         let lines = head.fields.all(Known::Cookie);
         let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
         for pair in pairs.map(<[u8]>::trim_ascii) {
             let value = pair.strip_prefix(name.as_bytes()).and_then(|it| it.strip_prefix(b"="));
-            found.extend(value.map(|value| Found { token: text(value), field: None }));
+            let place = || Place::Cookie(name.clone());
+            found.extend(value.map(|value| Found { token: text(value), place: place() }));
         }
     }
     found
@@ -150,9 +160,7 @@ fn pass_on(
     head: &mut RequestHead,
 ) -> Result<(), Refused> {
     if !rule.forwards_token {
-        for name in found.iter().filter_map(|it| it.field.as_ref()) {
-            head.fields.remove(&**name);
-        }
+        found.iter().try_for_each(|it| take_out(&it.place, head))?;
     }
     let mut set = |name: &Text, value: &str| {
         head.fields.set(&**name, value.as_bytes()).map_err(|_| Refused::HeadTooLarge)
@@ -165,6 +173,38 @@ fn pass_on(
         // What is no plain text in a field is left out: it could be read as something else.
         if value.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             set(name, &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what a token was found in; what else the query or the cookies say stays.
+fn take_out(place: &Place, head: &mut RequestHead) -> Result<(), Refused> {
+    match place {
+        Place::Field(name) => {
+            head.fields.remove(&**name);
+        }
+        Place::Parameter(name) => {
+            if let Some(path) = head.path_mut() {
+                path.retain_parameters(|it| it != &**name);
+            }
+        }
+        Place::Cookie(name) => {
+            let is_token = |pair: &[u8]| {
+                let value = pair.strip_prefix(name.as_bytes());
+                value.is_some_and(|it| it.starts_with(b"="))
+            };
+            let lines: Vec<Vec<u8>> = head.fields.all(Known::Cookie).map(<[u8]>::to_vec).collect();
+            head.fields.remove(Known::Cookie);
+            for line in lines {
+                let pairs = line.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+                let kept: Vec<&[u8]> = pairs.filter(|pair| !is_token(pair)).collect();
+                let kept = kept.join(&b"; "[..]);
+                if !kept.is_empty() {
+                    let put = head.fields.append(Known::Cookie, &kept);
+                    put.map_err(|_| Refused::HeadTooLarge)?;
+                }
+            }
         }
     }
     Ok(())

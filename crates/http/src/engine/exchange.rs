@@ -301,7 +301,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     }
 
     fn for_model<'h>(&'h self, host: &'h str) -> model::RequestHead<'h> {
-        for_model(&self.head, host, self.arrival)
+        for_model(&self.head, host, self.arrival, self.token.as_ref())
     }
 
     /// Makes the faults that the route asks for.

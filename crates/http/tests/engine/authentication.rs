@@ -2,6 +2,7 @@
 
 use ambit_http::engine::record::Flags;
 use ambit_model::http::authentication::{Authentication, JwtRule};
+use ambit_model::http::matching::{ClaimMatch, Match, ValueMatch};
 
 use crate::world::run;
 
@@ -55,11 +56,31 @@ fn a_token_names_the_client_for_policies_and_endpoints() {
         let sent = heard.borrow().to_ascii_lowercase();
         assert!(sent.contains("x-group: admin\r\n") && !sent.contains("root"), "{sent}");
         assert!(!sent.contains("authorization"), "the token is not sent on: {sent}");
-        let cookie = format!("Cookie: a=b; session={ANN}\r\n");
-        for (target, fields) in [(format!("/?access_token={ANN}"), ""), ("/".into(), &*cookie)] {
+        let cookie = format!("Cookie: a=b; session={ANN}; c=d\r\n");
+        let alone = format!("Cookie: session={ANN}\r\n");
+        for (target, fields, left) in [
+            (format!("/?a=b&access_token={ANN}&c"), "", "get /?a=b&c http/1.1\r\n"),
+            (format!("/?access_token={ANN}"), "", "get / http/1.1\r\n"),
+            ("/".into(), &*cookie, "cookie: a=b; c=d\r\n"),
+            ("/".into(), &*alone, "get / http/1.1\r\n"),
+        ] {
+            heard.borrow_mut().clear();
             let answer = bed.ask(&request(&target, fields)).await;
             assert!(answer.starts_with("HTTP/1.1 200 "), "{target} {fields}: {answer}");
+            let sent = heard.borrow().to_ascii_lowercase();
+            assert!(sent.contains(left), "{left}: {sent}");
+            assert!(!sent.contains(&ANN.to_ascii_lowercase()), "it is not sent on: {sent}");
+            assert_eq!(sent.contains("cookie:"), left.starts_with("cookie"), "{sent}");
         }
+        let forwarding = JwtRule { forwards_token: true, ..rule() };
+        *bed.world.authentication.borrow_mut() = trusting(vec![forwarding]);
+        for (target, fields) in [(format!("/?access_token={ANN}"), ""), ("/".into(), &*cookie)] {
+            heard.borrow_mut().clear();
+            let answer = bed.ask(&request(&target, fields)).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{target} {fields}: {answer}");
+            assert!(heard.borrow().contains(ANN), "it is sent on: {}", heard.borrow());
+        }
+        *bed.world.authentication.borrow_mut() = trusting(vec![rule()]);
         let answer = bed.ask(&request("/", "X-Group: admin\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "no token: {answer}");
     });
@@ -137,5 +158,28 @@ fn what_cannot_be_honoured_refuses_every_request() {
         let answer = bed.ask(&request("/", "")).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
         assert!(bed.last().details.contains("app/jwt"));
+    });
+}
+
+#[test]
+fn a_claim_of_the_verified_token_chooses_the_route() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        *bed.world.authentication.borrow_mut() = trusting(vec![rule()]);
+        let claim = ClaimMatch {
+            keys: vec!["group".into()],
+            value: ValueMatch::Exact("admin".into()),
+            is_inverted: false,
+        };
+        bed.route(|rule| rule.matches = vec![Match { claims: vec![claim], ..Match::default() }]);
+        let bearer = format!("Authorization: Bearer {ANN}\r\n");
+        let spoofed = "group: admin\r\nx-group: admin\r\n";
+        for (fields, status) in [(&*bearer, 200), ("", 404), (spoofed, 404)] {
+            let answer = bed.ask(&request("/", fields)).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{fields}: {answer}");
+        }
+        // No field can have the name that a route gives to claims.
+        let answer = bed.ask(&request("/", "@request.auth.claims.group: admin\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     });
 }

@@ -122,6 +122,7 @@ fn any() -> Match {
         headers: Vec::new(),
         parameters: Vec::new(),
         client_namespace: None,
+        claims: Vec::new(),
     }
 }
 

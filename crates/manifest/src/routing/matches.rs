@@ -126,7 +126,11 @@ fn headers(
     problems: &mut Problems,
 ) -> Vec<NamedMatch> {
     for (index, one) in written.iter().enumerate() {
-        if let Some(what) = names::field_name(&one.name) {
+        if one.name.starts_with('@') {
+            let what = "claims of a token choose no route here";
+            let remedy = "use a VirtualService, which may compare @request.auth.claims";
+            problems.unsupported(&at.index(index).field("name"), what, remedy);
+        } else if let Some(what) = names::field_name(&one.name) {
             problems.unsupported(&at.index(index).field("name"), what, "correct the name");
         }
     }

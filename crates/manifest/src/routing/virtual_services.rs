@@ -18,7 +18,7 @@ use ambit_model::http::rule::{
 };
 
 use super::backends::{Backends, Known, Whatever};
-use super::{delegates, lose};
+use super::{claims, delegates, lose};
 use crate::remarks::{Remark, Remarks};
 use crate::validate::names;
 use crate::virtual_service::{self as written, HttpMatch, HttpRoute, StringMatch, VirtualService};
@@ -685,7 +685,8 @@ impl Reader<'_> {
         let mut named = |all: &std::collections::BTreeMap<String, StringMatch>,
                          field: &str,
                          is_inverted: bool| {
-            let named = all.iter().map(|(name, value)| {
+            let all = all.iter().filter(|(name, _)| claims::keys(name).is_none());
+            let named = all.map(|(name, value)| {
                 let at = at.field(field).field(name);
                 let value = self.value(value, &at);
                 let name = match field {
@@ -699,6 +700,10 @@ impl Reader<'_> {
         let mut headers = named(&written.headers, "headers", false);
         headers.extend(named(&written.without_headers, "withoutHeaders", true));
         let parameters = named(&written.query_params, "queryParams", false);
+        let (claims, wrong) = claims::compared(written, at, |it, at| self.value(it, at));
+        for (at, what) in wrong {
+            self.remarks.wrong(&at, what, "correct the name");
+        }
         let mut value = |it: &Option<StringMatch>, field: &str| {
             let it = it.as_ref()?;
             Some(self.value(it, &at.field(field)))
@@ -711,6 +716,7 @@ impl Reader<'_> {
             headers,
             parameters,
             client_namespace: written.source_namespace.as_deref().map(Text::from),
+            claims,
         };
         (is_here && !has_labels && written.is_of_mesh()).then_some(matching)
     }

@@ -34,7 +34,7 @@ pub struct JwtRule {
     pub payload_header: Option<Text>,
     /// Fields that take claims: the field, and the claim's keys, one within the other.
     pub claim_headers: Vec<(Text, Vec<Text>)>,
-    /// Whether the token itself is sent on. One in the query or in a cookie always is.
+    /// Whether the token itself is sent on, where it was found.
     pub forwards_token: bool,
     /// Claims whose text is a list, separated by spaces.
     pub space_delimited: Vec<Text>,

@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use crate::Text;
 use crate::authorize::{Allows, Decision, Denial, RuleName, Source, field};
 use crate::expression::{Expression, Lookup};
-use crate::http::head::RequestHead;
+use crate::http::head::{Claims, RequestHead};
 use crate::http::policy::{
     Action, ClientMatch, Condition, IpAttribute, OperationMatch, RequestPolicy, RequestRule,
     TextAttribute, Values,
@@ -27,16 +27,13 @@ use crate::names::{PolicyName, ServiceName};
 use crate::policy::{ServiceAccountMatch, TextMatch};
 
 /// A token whose signature, issuer, audience and time were verified.
-pub trait Token {
+pub trait Token: Claims {
     /// `ISSUER/SUBJECT`.
     fn principal(&self) -> &str;
     /// Whether `holds` for one of the audiences.
     fn any_audience(&self, holds: &mut dyn FnMut(&str) -> bool) -> bool;
     /// Who it was issued to (`azp`).
     fn presenter(&self) -> Option<&str>;
-    /// Whether `holds` for the claim found by `keys`, one within the other, or for one of its
-    /// members if it is a list.
-    fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool;
     /// All claims, as expressions read them.
     fn claims(&self) -> &dyn Lookup;
 }

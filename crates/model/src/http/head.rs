@@ -41,10 +41,19 @@ pub struct RequestHead<'a> {
 }
 
 /// The client of a request, as far as routes may ask for it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Client<'a> {
     /// The namespace of its proven identity; `None` for a client without one.
     pub namespace: Option<&'a Text>,
+    /// What its verified token says; `None` without one.
+    pub claims: Option<&'a dyn Claims>,
+}
+
+/// What a verified token says.
+pub trait Claims {
+    /// Whether `holds` for the claim found by `keys`, one within the other, or for one of its
+    /// members if it is a list.
+    fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool;
 }
 
 impl RequestHead<'_> {

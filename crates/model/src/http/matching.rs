@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::Text;
-use crate::http::head::RequestHead;
+use crate::http::head::{Claims, RequestHead};
 
 /// Most bytes that one compiled regular expression may take.
 const PATTERN_SIZE_MAX_BYTES: usize = 1 << 20;
@@ -169,6 +169,24 @@ impl NamedMatch {
     }
 }
 
+/// A claim of the verified token (Istio's `@request.auth.claims`): a text, or one of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimMatch {
+    /// The claim's keys, one within the other.
+    pub keys: Vec<Text>,
+    /// What the value must be.
+    pub value: ValueMatch,
+    /// The match holds where none has the value, and where there is no token.
+    pub is_inverted: bool,
+}
+
+impl ClaimMatch {
+    fn holds(&self, claims: Option<&dyn Claims>) -> bool {
+        let is = |text: &str| self.value.matches(text.as_bytes());
+        claims.is_some_and(|claims| claims.any_claim(&self.keys, &mut { is })) != self.is_inverted
+    }
+}
+
 /// What a request must be; everything that is set must hold. One with nothing set matches every
 /// request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -187,6 +205,8 @@ pub struct Match {
     pub parameters: Vec<NamedMatch>,
     /// The namespace of the client's identity.
     pub client_namespace: Option<Text>,
+    /// Claims of the client's token.
+    pub claims: Vec<ClaimMatch>,
 }
 
 impl Match {
@@ -199,6 +219,7 @@ impl Match {
             && is(&self.scheme, head.scheme)
             && self.authority.as_ref().is_none_or(|wanted| authority_matches(wanted, head))
             && self.client_namespace.as_ref().is_none_or(|own| head.client.namespace == Some(own))
+            && self.claims.iter().all(|it| it.holds(head.client.claims))
             && self.headers.iter().all(|it| it.holds(head.fields.value(&it.name).as_deref()))
             && self
                 .parameters
@@ -268,5 +289,41 @@ mod tests {
         assert!(named(false).holds(Some(b"1")));
         assert!(!named(true).holds(Some(b"1")));
         assert!(named(true).holds(Some(b"2")));
+    }
+
+    /// `groups: [admin, dev]` and `org: {unit: it}`.
+    struct Known;
+
+    impl Claims for Known {
+        fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
+            match keys.iter().map(|key| &**key).collect::<Vec<&str>>()[..] {
+                ["groups"] => ["admin", "dev"].into_iter().any(holds),
+                ["org", "unit"] => holds("it"),
+                _ => false,
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_is_a_text_or_one_of_a_list() {
+        let exact = |text: &str| ValueMatch::Exact(text.into());
+        let pattern = ValueMatch::Regex(Pattern::new("d.*").unwrap());
+        for (keys, value, expected) in [
+            (&["groups"][..], exact("admin"), true),
+            (&["groups"], exact("dev"), true),
+            (&["groups"], exact("admin,dev"), false),
+            (&["groups"], pattern, true),
+            (&["groups"], ValueMatch::Present, true),
+            (&["org", "unit"], ValueMatch::Prefix("i".into()), true),
+            (&["org"], ValueMatch::Present, false),
+            (&["none"], ValueMatch::Present, false),
+        ] {
+            let keys: Vec<Text> = keys.iter().map(|it| Text::from(*it)).collect();
+            for is_inverted in [false, true] {
+                let claim = ClaimMatch { keys: keys.clone(), value: value.clone(), is_inverted };
+                assert_eq!(claim.holds(Some(&Known)), expected != is_inverted, "{claim:?}");
+                assert_eq!(claim.holds(None), is_inverted, "{claim:?}");
+            }
+        }
     }
 }

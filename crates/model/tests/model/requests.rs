@@ -9,7 +9,7 @@ use ambit_model::http::authorize::{
     Asked, Custom, RequestDecision, RequestJudgement, Token, authorize,
 };
 use ambit_model::http::condition::NAMES;
-use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::head::{Claims, Client, NamedValues, RequestHead};
 use ambit_model::http::policy::{
     Action, ClientMatch, Condition, HostMatch, IpAttribute, OperationMatch, PathPattern,
     RequestPolicy, RequestRule, TextAttribute, Values,
@@ -34,16 +34,18 @@ impl Token for Verified {
         None
     }
 
+    fn claims(&self) -> &dyn Lookup {
+        self
+    }
+}
+
+impl Claims for Verified {
     fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
         match keys.iter().map(|key| &**key).collect::<Vec<&str>>()[..] {
             ["groups"] => ["admin", "dev"].into_iter().any(holds),
             ["org", "unit"] => holds("it"),
             _ => false,
         }
-    }
-
-    fn claims(&self) -> &dyn Lookup {
-        self
     }
 }
 

@@ -10,7 +10,7 @@ use ambit_manifest::Kind;
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::http::authorize::{Asked, Custom, RequestDecision, authorize};
 use ambit_model::http::authorizer::Call;
-use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::head::{Claims, Client, NamedValues, RequestHead};
 use ambit_model::http::policy::{self, RequestPolicy};
 use ambit_model::http::rule::{self, Action, Rule};
 use ambit_model::http::service::ServiceHttp;
@@ -22,7 +22,7 @@ use ambit_words::names::MESH_CONFIG_MAP;
 use serde_json::json;
 
 use super::ends::{Destination, Ends, WhyError};
-use super::{limits, origin, source_address};
+use super::{limits, origin, source_address, token};
 use crate::admin::{lists, routes};
 use crate::view_builder::Builder;
 
@@ -33,13 +33,18 @@ pub(in crate::admin) struct Request {
     path: String,
     host: Option<String>,
     headers: Vec<(String, String)>,
+    /// What the client's token says, in JSON.
+    claims: Option<String>,
 }
+
+/// What of a question is about a request.
+const PARTS: [&str; 5] = ["method", "path", "host", "headers", "claims"];
 
 impl Request {
     /// Reads what a question says of a request, if it says anything.
     pub(in crate::admin) fn of(query: &BTreeMap<String, String>) -> Result<Option<Self>, WhyError> {
         let of = |name: &str| query.get(name).cloned();
-        if !["method", "path", "host", "headers"].iter().any(|name| query.contains_key(*name)) {
+        if !PARTS.iter().any(|name| query.contains_key(*name)) {
             return Ok(None);
         }
         let lines = of("headers").unwrap_or_default();
@@ -55,6 +60,7 @@ impl Request {
             path: of("path").unwrap_or_else(|| "/".to_owned()),
             host: of("host"),
             headers,
+            claims: of("claims"),
         }))
     }
 
@@ -154,6 +160,24 @@ impl One<'_> {
             Some((host, port)) if port.parse::<u16>().is_ok() => (host, port.parse().ok()),
             _ => (&*authority, None),
         };
+        let unanswered = admin::RequestAnswer {
+            waypoint: self.fronted.waypoint.clone(),
+            method: self.request.method.clone(),
+            host: authority.clone(),
+            path: path.path().to_owned(),
+            ..admin::RequestAnswer::default()
+        };
+        explanation.decided_by = Some(format!("the waypoint {}", self.fronted.waypoint));
+        let claims = self.request.claims.as_deref();
+        let token = match token::supposed(&self.http.authentication, claims, explanation) {
+            Ok(token) => token,
+            Err(status) => {
+                let (action, status) = (format!("answer {status}"), Some(status));
+                let answer = admin::RequestAnswer { action, status, ..unanswered };
+                explanation.request = Some(answer);
+                return;
+            }
+        };
         // A head's fields include its host, as the engine serves them.
         let mut fields = self.request.headers.clone();
         fields.extend(["host", ":authority"].map(|name| (name.to_owned(), authority.clone())));
@@ -166,7 +190,10 @@ impl One<'_> {
             path: path.path(),
             query: path.query().unwrap_or_default(),
             fields: &fields,
-            client: Client { namespace: namespace.as_ref() },
+            client: Client {
+                namespace: namespace.as_ref(),
+                claims: token.as_deref().map(|it| it as &dyn Claims),
+            },
         };
         let asked = Asked {
             head: &head,
@@ -175,10 +202,21 @@ impl One<'_> {
             destination: self.target.address,
             service: Some(&self.http.service),
             server_name: None,
-            token: None,
+            token: token.as_deref(),
         };
-        let routes = self.http.routes(self.target.address.port(), namespace.as_deref());
-        let found = routes.map(|table| table.find(&head));
+        self.route(&asked, unanswered, explanation);
+    }
+
+    /// What routes, policies and limits make of it.
+    fn route(
+        &self,
+        asked: &Asked<'_>,
+        unanswered: admin::RequestAnswer,
+        explanation: &mut admin::Explanation,
+    ) {
+        let namespace = asked.head.client.namespace.map(|it| &**it);
+        let routes = self.http.routes(self.target.address.port(), namespace);
+        let found = routes.map(|table| table.find(asked.head));
         let (action, status) = match &found {
             None => ("to the service itself: no route is attached".to_owned(), None),
             Some(None) => ("answer 404: no rule of the routes matches".to_owned(), Some(404)),
@@ -188,18 +226,14 @@ impl One<'_> {
         let limits = self.http.rate_limits.of(found.as_ref().map(|found| &found.rule.origin));
         let limits = limits.filter(|_| status.is_none());
         explanation.request = Some(admin::RequestAnswer {
-            waypoint: self.fronted.waypoint.clone(),
-            method: self.request.method.clone(),
-            host: authority.clone(),
-            path: path.path().to_owned(),
             rule: found.map(|it| routes::rule(&it.rule.origin)),
             matches: found.map(|it| routes::matches(&it)),
             action,
             status,
-            limits: limits.map(|it| limits::counting(it, &asked)).unwrap_or_default(),
+            limits: limits.map(|it| limits::counting(it, asked)).unwrap_or_default(),
+            ..unanswered
         });
-        explanation.decided_by = Some(format!("the waypoint {}", self.fronted.waypoint));
-        self.judge(&asked, status, explanation);
+        self.judge(asked, status, explanation);
         let problem = limits.and_then(|it| it.problem.as_ref().map(|problem| (it, problem)));
         if let Some((policy, problem)) = problem
             && explanation.decision == admin::Decision::Allow

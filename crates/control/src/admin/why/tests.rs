@@ -1,5 +1,7 @@
 //! Questions, each with a part of its answer.
 
+use std::collections::BTreeMap;
+
 use ambit_manifest::stored;
 use serde_json::{Value, json};
 
@@ -270,6 +272,48 @@ fn the_condition_of_a_policy_is_shown_with_what_it_comes_to() {
         let (got, told) = ask(&builder, condition);
         assert_eq!(got, decision, "{told}");
         assert!(told.starts_with(&format!("the condition of app/when {comes_to}")), "{told}");
+    }
+}
+
+#[test]
+fn the_claims_of_a_token_that_is_supposed_are_judged() {
+    let mut builder = fronted();
+    let targets = json!([{"kind": "Service", "group": "", "name": "web"}]);
+    let keys = r#"{"keys":[{"kty":"OKP","crv":"Ed25519",
+        "x":"HefOdGXUcH85qk2k2UW8jR7_kLMTak9dsWkFSsdmcGo"}]}"#;
+    let policy = json!({"spec": {
+        "targetRefs": targets, "action": "DENY",
+        "rules": [{"when": [{"key": "request.auth.claims[group]", "notValues": ["admin"]}]}],
+    }});
+    builder.apply([put(Kind::AuthorizationPolicy, "admin", policy)]);
+    let ask = |builder: &Builder, claims: Option<&str>| {
+        let mut query = BTreeMap::from([("path".to_owned(), "/api/x".to_owned())]);
+        query.extend(claims.map(|it| ("claims".to_owned(), it.to_owned())));
+        let request = Request::of(&query).expect("a request").expect("one is asked about");
+        explain_request(builder, "app/load", "web", &request).expect("an answer")
+    };
+    let unread = ask(&builder, Some(r#"{"group": "admin"}"#));
+    assert_eq!(unread.decision, admin::Decision::Deny);
+    assert!(unread.notes.iter().any(|it| it.contains("nobody reads the token")));
+    let rule = json!({"issuer": "https://a", "audiences": ["shop"], "jwks": keys});
+    let login = json!({"spec": {"targetRefs": targets, "jwtRules": [rule]}});
+    builder.apply([put(Kind::RequestAuthentication, "login", login)]);
+    for (claims, reason) in [
+        (Some(r#"{"aud": "shop", "group": "admin"}"#), None),
+        (Some(r#"{"iss": "https://a", "aud": ["shop"], "group": ["x", "admin"]}"#), None),
+        (Some(r#"{"aud": "shop", "group": "dev"}"#), Some("app/admin")),
+        (None, Some("app/admin")),
+        (Some(r#"{"group": "admin"}"#), Some("Audiences in Jwt are not allowed")),
+        (Some(r#"{"iss": "https://b"}"#), Some("Jwt issuer is not configured")),
+        (Some(r#"{"aud": "shop", "exp": 1}"#), Some("Jwt is expired")),
+        (Some("admin"), Some("the token is refused")),
+    ] {
+        let answer = ask(&builder, claims);
+        let expected =
+            if reason.is_none() { admin::Decision::Allow } else { admin::Decision::Deny };
+        assert_eq!(answer.decision, expected, "{claims:?}: {}", answer.reason);
+        let told = reason.is_none_or(|it| answer.reason.contains(it));
+        assert!(told, "{claims:?}: {}", answer.reason);
     }
 }
 

@@ -76,7 +76,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
 
     fn asked<T>(&self, ask: impl FnOnce(&Asked<'_>) -> T) -> T {
         let host = heads::lower_case(self.head.authority().host()).into_owned();
-        let head = for_model(&self.head, &host, self.arrival);
+        let head = for_model(&self.head, &host, self.arrival, self.token.as_ref());
         ask(&Asked {
             head: &head,
             source: &self.arrival.source,

@@ -7,7 +7,7 @@ use std::pin::pin;
 
 use ambit_model::authorize::Decision;
 use ambit_model::http::authorize::{Asked, Custom, RequestDecision, RequestJudgement, Token};
-use ambit_model::http::head::{self as model, Client};
+use ambit_model::http::head::{self as model, Claims, Client};
 use ambit_tls::jwt::Verified;
 
 use crate::engine::answer::Answer;
@@ -94,9 +94,11 @@ pub(super) fn for_model<'h>(
     head: &'h RequestHead,
     host: &'h str,
     arrival: &'h Arrival,
+    token: Option<&'h Verified>,
 ) -> model::RequestHead<'h> {
     let namespace = arrival.source.identity().map(|it| &it.namespace);
-    heads::for_model(head, host, arrival.scheme.as_str(), Client { namespace })
+    let claims = token.map(|it| it as &dyn Claims);
+    heads::for_model(head, host, arrival.scheme.as_str(), Client { namespace, claims })
 }
 
 /// Asks the policies about a request.
@@ -129,7 +131,7 @@ fn ask<T>(
     judge: impl FnOnce(&Asked<'_>) -> T,
 ) -> T {
     let host = heads::lower_case(head.authority().host()).into_owned();
-    let head = for_model(head, &host, arrival);
+    let head = for_model(head, &host, arrival, token);
     judge(&Asked {
         head: &head,
         source: &arrival.source,

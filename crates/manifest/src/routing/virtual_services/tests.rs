@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ambit_model::http::head::{Client, NamedValues, RequestHead};
+use ambit_model::http::head::{Claims, Client, NamedValues, RequestHead};
 use ambit_model::http::rule::draw;
 use ambit_model::http::table::RouteTable;
 use ambit_model::names::ServiceName;
@@ -82,10 +82,44 @@ fn asked(read: &VirtualRouting, path: &str, fields: &[(&str, &str)]) -> Option<S
         path,
         query,
         fields: &NamedValues(&fields),
-        client: Client { namespace: Some(&namespace) },
+        client: Client { namespace: Some(&namespace), claims: Some(&Admin) },
     };
     let name = table.find(&head)?.rule.origin.rule_name.clone();
     Some(name.map(|it| it.to_string()).unwrap_or_default())
+}
+
+/// A token whose `groups` are `admin` and `dev`.
+struct Admin;
+
+impl Claims for Admin {
+    fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
+        matches!(keys, [key] if &**key == "Groups") && ["admin", "dev"].into_iter().any(holds)
+    }
+}
+
+#[test]
+fn claims_of_the_token_choose_a_route() {
+    let route = |name: &str, field: &str, claim: &str, value: Value| {
+        let matching = json!([{field: {claim: value}}]);
+        json!({"name": name, "match": matching, "route": to("web")})
+    };
+    let first = |routes: Value| asked(&read(routes), "/", &[("@request.auth.claims.Groups", "x")]);
+    let dots = "@request.auth.claims.Groups";
+    for (field, claim, value, is_chosen) in [
+        ("headers", dots, json!({"exact": "admin"}), true),
+        ("headers", "@request.auth.claims[Groups]", json!({"regex": "d.v"}), true),
+        ("headers", dots, json!({"exact": "x"}), false),
+        ("headers", "@request.auth.claims.groups", json!({"exact": "admin"}), false),
+        ("withoutHeaders", dots, json!({"exact": "admin"}), false),
+        ("withoutHeaders", dots, json!({"exact": "x"}), true),
+    ] {
+        let routes = json!([route("chosen", field, claim, value.clone()), {"route": to("web")}]);
+        let expected = if is_chosen { "chosen" } else { "" };
+        assert_eq!(first(routes).as_deref(), Some(expected), "{field} {claim} {value}");
+    }
+    let wrong = json!([route("a", "headers", "@request.auth.principal", json!({"exact": "x"}))]);
+    let wrong = read(wrong);
+    assert!(said(&wrong)[0].starts_with("wrong spec.http[0].match[0].headers"), "{wrong:?}");
 }
 
 fn to(host: &str) -> Value {

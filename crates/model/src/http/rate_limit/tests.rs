@@ -5,7 +5,7 @@ use super::*;
 use crate::authorize::Source;
 use crate::expression::{Lookup, Value};
 use crate::http::authorize::{Asked, Token};
-use crate::http::head::{Client, NamedValues, RequestHead};
+use crate::http::head::{self, Client, NamedValues, RequestHead};
 use crate::http::matching::ValueMatch;
 use crate::identity::Identity;
 
@@ -24,12 +24,14 @@ impl Token for Claims {
         None
     }
 
-    fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
-        self.0.iter().any(|(name, value)| *name == keys.join(".") && holds(value))
-    }
-
     fn claims(&self) -> &dyn Lookup {
         self
+    }
+}
+
+impl head::Claims for Claims {
+    fn any_claim(&self, keys: &[Text], holds: &mut dyn FnMut(&str) -> bool) -> bool {
+        self.0.iter().any(|(name, value)| *name == keys.join(".") && holds(value))
     }
 }
 

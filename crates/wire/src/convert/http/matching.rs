@@ -1,9 +1,11 @@
 //! What the matches of a rule compare.
 
-use ambit_model::http::matching::{Match, NamedMatch, PathMatch, ValueMatch};
+use ambit_model::http::matching::{ClaimMatch, Match, NamedMatch, PathMatch, ValueMatch};
 
 use super::super::{ConvertError, each, text};
-use super::{EMPTY, inner, optional, optional_string, optional_text, pattern, required};
+use super::{
+    EMPTY, inner, optional, optional_string, optional_text, pattern, required, strings, texts,
+};
 use crate::proto::ambit::http as proto;
 
 pub(super) fn one(message: proto::Match) -> Result<Match, ConvertError> {
@@ -15,6 +17,7 @@ pub(super) fn one(message: proto::Match) -> Result<Match, ConvertError> {
         headers: each("headers", message.headers, named)?,
         parameters: each("parameters", message.parameters, named)?,
         client_namespace: optional_text(message.client_namespace),
+        claims: each("claims", message.claims, claim)?,
     })
 }
 
@@ -28,6 +31,23 @@ pub(super) fn one_message(it: &Match) -> proto::Match {
         headers: it.headers.iter().map(named_message).collect(),
         parameters: it.parameters.iter().map(named_message).collect(),
         client_namespace: optional_string(&it.client_namespace),
+        claims: it.claims.iter().map(claim_message).collect(),
+    }
+}
+
+fn claim(message: proto::ClaimMatch) -> Result<ClaimMatch, ConvertError> {
+    Ok(ClaimMatch {
+        keys: texts(&message.keys),
+        value: inner("value", message.value, value)?,
+        is_inverted: message.is_inverted,
+    })
+}
+
+fn claim_message(it: &ClaimMatch) -> proto::ClaimMatch {
+    proto::ClaimMatch {
+        keys: strings(&it.keys),
+        value: Some(value_message(&it.value)),
+        is_inverted: it.is_inverted,
     }
 }
 

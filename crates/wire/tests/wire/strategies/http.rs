@@ -11,7 +11,7 @@ use ambit_model::http::authentication::{Authentication, JwtRule};
 use ambit_model::http::authorizer::{Authorizer, BodyCheck, Call, Check, HttpCall};
 use ambit_model::http::bytes::{BytesBackend, BytesMatch, BytesRoutes, BytesRule, ServerNameMatch};
 use ambit_model::http::condition::NAMES;
-use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
+use ambit_model::http::matching::{ClaimMatch, Match, NamedMatch, PathMatch, Pattern, ValueMatch};
 use ambit_model::http::nearness::{Distribution, Failover, Nearness, Place};
 use ambit_model::http::origination::{ClientFiles, Origination, Trust};
 use ambit_model::http::policy::{
@@ -87,8 +87,11 @@ fn named() -> impl Strategy<Value = NamedMatch> {
 
 fn one_match() -> impl Strategy<Value = Match> {
     let values = (option::of(value()), option::of(value()), option::of(value()));
-    (option::of(path()), values, vec(named(), 0..2), vec(named(), 0..2), option::of(word()))
-        .prop_map(|(path, values, headers, parameters, client_namespace)| Match {
+    let claim = (vec(text(), 1..3), value(), any::<bool>())
+        .prop_map(|(keys, value, is_inverted)| ClaimMatch { keys, value, is_inverted });
+    let named = (vec(named(), 0..2), vec(named(), 0..2), vec(claim, 0..2));
+    (option::of(path()), values, named, option::of(word())).prop_map(
+        |(path, values, (headers, parameters, claims), client_namespace)| Match {
             path,
             method: values.0,
             scheme: values.1,
@@ -96,7 +99,9 @@ fn one_match() -> impl Strategy<Value = Match> {
             headers,
             parameters,
             client_namespace,
-        })
+            claims,
+        },
+    )
 }
 
 fn headers() -> impl Strategy<Value = HeaderChanges> {
