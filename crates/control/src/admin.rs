@@ -7,6 +7,7 @@
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
 mod attached;
+mod authentications;
 mod authority;
 mod conflicts;
 mod findings;

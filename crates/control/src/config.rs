@@ -12,10 +12,16 @@ use ambit_model::Text;
 use ambit_words::durations::{parse_duration, write_duration};
 use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN};
 use ambit_words::ports;
+use ipnet::IpNet;
 use serde::Deserialize;
 
+use crate::jwks::{self, Allowed};
 use crate::view_builder::Mesh;
 
+/// The variable that names the file of the system's roots, as for OpenSSL.
+const SYSTEM_ROOTS: &str = "SSL_CERT_FILE";
+/// How often issuers of tokens are asked at most.
+const JWKS_REFRESH_MIN: Duration = Duration::from_secs(1);
 /// Shortest lifetime of a workload certificate that makes sense: half of it must suffice for a
 /// renewal.
 const CERT_TTL_MIN: Duration = Duration::from_secs(5);
@@ -124,6 +130,26 @@ pub struct Args {
     #[arg(long, value_name = "POLICY")]
     pub waypoint_image_pull_policy: Option<String>,
 
+    /// The only hosts that are asked for the keys of token issuers (jwksUri and issuer of a
+    /// RequestAuthentication), separated by commas; `*.example.com` is every name below [default:
+    /// all]
+    #[arg(long, env = "AMBIT_JWKS_HOSTS", value_delimiter = ',', value_name = "HOST")]
+    pub jwks_hosts: Vec<String>,
+
+    /// Networks in which token issuers may be asked though their addresses mean control's own host
+    /// or link or a cloud's metadata service, and also without TLS; separated by commas
+    #[arg(long, env = "AMBIT_JWKS_NETWORKS", value_delimiter = ',', value_name = "CIDR")]
+    pub jwks_networks: Vec<IpNet>,
+
+    /// How old the keys of token issuers are when they are fetched again; at least one second
+    #[arg(long, env = "AMBIT_JWKS_REFRESH", default_value = "5m",
+        value_parser = parse_duration, value_name = "DURATION")]
+    pub jwks_refresh: Duration,
+
+    /// Further roots (PEM) that servers of token issuers may have, beside the system's
+    #[arg(long, env = "AMBIT_JWKS_CA", value_name = "FILE")]
+    pub jwks_ca: Option<PathBuf>,
+
     /// Mesh configuration (YAML): trustDomain, rootNamespace
     #[arg(long, value_name = "FILE")]
     pub mesh_config: Option<PathBuf>,
@@ -185,6 +211,13 @@ pub enum ConfigError {
         write_duration(SHUTDOWN_SPREAD_MAX)
     )]
     Spread(Duration),
+    /// Issuers of tokens would be asked all the time.
+    #[error(
+        "--jwks-refresh is {}; write at least {}",
+        write_duration(*.0),
+        write_duration(JWKS_REFRESH_MIN)
+    )]
+    JwksRefresh(Duration),
     /// A trusted account is not `namespace/name`.
     #[error("--trusted-node-accounts {0:?}: write it as NAMESPACE/NAME")]
     Account(String),
@@ -261,6 +294,8 @@ pub(crate) struct Config {
     pub(crate) waypoint_image: Option<String>,
     /// When it is pulled.
     pub(crate) waypoint_pull_policy: Option<String>,
+    /// How keys of token issuers are fetched.
+    pub(crate) jwks: jwks::Settings,
 }
 
 impl TryFrom<Args> for Config {
@@ -293,6 +328,10 @@ impl TryFrom<Args> for Config {
             }
         }
         let mesh = mesh(&args)?;
+        if args.jwks_refresh < JWKS_REFRESH_MIN {
+            return Err(ConfigError::JwksRefresh(args.jwks_refresh));
+        }
+        let jwks = jwks_settings(&args, matches!(registry, Source::Files(_)));
         let trusted_node_accounts = accounts(&args.trusted_node_accounts, &mesh.root_namespace)?;
         Ok(Self {
             registry,
@@ -312,7 +351,20 @@ impl TryFrom<Args> for Config {
             trusted_node_accounts,
             waypoint_image: args.waypoint_image,
             waypoint_pull_policy: args.waypoint_image_pull_policy,
+            jwks,
         })
+    }
+}
+
+fn jwks_settings(args: &Args, asks_endpoints: bool) -> jwks::Settings {
+    let hosts = args.jwks_hosts.iter().map(|host| host.trim().to_ascii_lowercase()).collect();
+    jwks::Settings {
+        refresh: args.jwks_refresh,
+        allowed: Allowed { hosts, networks: args.jwks_networks.clone() },
+        system_roots: std::env::var_os(SYSTEM_ROOTS).map(PathBuf::from),
+        roots: args.jwks_ca.clone(),
+        asks_endpoints,
+        kept: args.state.join("issuer-keys.json"),
     }
 }
 
@@ -460,6 +512,7 @@ mod tests {
             Err("at most"),
         );
         check("--registry files:/tmp --workload-cert-ttl soon", Err("is not a duration"));
+        check("--registry files:/tmp --jwks-refresh 1ms", Err("write at least 1s"));
         check("--registry files:/tmp --shutdown-spread 500ms", Ok(()));
         check("--registry files:/tmp --trust-domain a/b", Err("--trust-domain"));
         check("--registry files:/tmp --trusted-node-accounts ztunnel", Err("NAMESPACE/NAME"));

@@ -15,6 +15,7 @@
 //! | `xds_server`, `listener` | delta discovery, and TLS below it |
 //! | `callers`, `authentication` | who a token belongs to, and whether that is a node proxy |
 //! | `ca` | the certificate authority |
+//! | `jwks` | the keys of token issuers, fetched |
 //! | `node_credentials` | tokens, roots and revocation lists for nodes |
 //! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |
 //! | `durable` | whole files |
@@ -29,6 +30,7 @@ mod delta_service;
 mod durable;
 mod http_server;
 mod issuer;
+mod jwks;
 mod kubernetes;
 mod listener;
 mod metrics;

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use self::files::FilesRegistry;
 pub(crate) use self::files::RegistryError;
 use self::kubernetes::KubernetesRegistry;
+use ambit_manifest::policy::KeySource;
 use ambit_manifest::{Kind, ObjectKey, Typed};
 
 /// Longest time from the first change of a batch to its processing.
@@ -137,6 +138,26 @@ impl Batch {
     }
 }
 
+/// What is known of the keys that an issuer publishes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct IssuerKeys {
+    /// The last that were fetched, as a JSON Web Key Set.
+    pub(crate) keys: Option<Text>,
+    /// When that was, in seconds since 1970.
+    pub(crate) fetched: Option<u64>,
+    /// Why they could not be fetched since.
+    pub(crate) problem: Option<KeysProblem>,
+}
+
+/// Why keys could not be fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeysProblem {
+    /// When they last could not, in seconds since 1970.
+    pub(crate) at: u64,
+    /// Why.
+    pub(crate) what: Text,
+}
+
 /// One thing that changed in the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
@@ -173,6 +194,8 @@ pub(crate) enum Event {
         /// The uid of the pod and the reason; `None` when there is none any more.
         obstacle: Option<(Text, Obstacle)>,
     },
+    /// The keys of an issuer that objects name by URL; `None` when none does any more.
+    IssuerKeys(KeySource, Option<IssuerKeys>),
 }
 
 /// What an agent reports about a captured pod, besides its capture.

@@ -45,6 +45,7 @@ use crate::config::{Args, Config, ConfigError, Source};
 use crate::delta_service::DeltaService;
 use crate::durable::{self, FileError, PRIVATE};
 use crate::http_server::{self, Answer};
+use crate::jwks::{Jwks, JwksError};
 use crate::listener::{self, CONNECTION_WINDOW_BYTES, Security};
 use crate::metrics::Metrics;
 use crate::monitoring::Monitoring;
@@ -137,6 +138,9 @@ pub enum RunError {
         /// Why.
         source: std::io::Error,
     },
+    /// Issuers of tokens cannot be asked for their keys.
+    #[error("the keys of token issuers")]
+    Jwks(#[from] JwksError),
     /// The administration socket cannot be opened.
     #[error("the administration socket")]
     AdminSocket(#[from] SocketError),
@@ -305,6 +309,9 @@ impl Control {
             (Source::Kubernetes(_), None) => unreachable!("a cluster is made for its registry"),
         };
         registry.load(|events| world.apply(events)).await?;
+        let mut jwks = Jwks::new(world.clone(), authority.clone(), config.jwks.clone())?;
+        jwks.first_round().await;
+        guard.spawn(jwks.run(guard.clone()));
         let parts = Parts { world, authority, callers, metrics, clients };
         let serving = Serving::start().map_err(RunError::Threads)?;
         let front = life.front.guard();

@@ -31,7 +31,9 @@ use crate::matching::text;
 use crate::validate::{names, security};
 use crate::{FieldPath, ObjectIssues};
 
-pub use self::authentication::{authentication, authentication_problem, authentication_targets};
+pub use self::authentication::{
+    KeySource, authentication, authentication_problem, authentication_targets, fetch_timeout,
+};
 pub(crate) use self::requests::targets as attached_to;
 pub use self::requests::{Target, Unenforceable, attachments, request_policy};
 pub use self::sources::{NamedNamespace, named_namespaces};

@@ -13,11 +13,12 @@ use aws_lc_rs::signature::{
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 /// Keys that are read of a set; an issuer has one, and another while it changes them.
 const MAX_KEYS: usize = 32;
 /// The longest text of a set that is read.
-const MAX_SET_BYTES: usize = 256 << 10;
+pub const MAX_SET_BYTES: usize = 256 << 10;
 
 /// How long an Ed25519 public key is.
 const ED25519_SIZE_BYTES: usize = 32;
@@ -103,6 +104,24 @@ struct WireHeader {
     crit: Option<serde_json::Value>,
 }
 
+/// What is read of a key.
+const MEMBERS: [&str; 9] = ["kty", "kid", "alg", "use", "crv", "n", "e", "x", "y"];
+
+/// A JSON Web Key Set with nothing but what is read of it, in one order: equal sets are equal
+/// texts, whoever fetched them.
+pub fn canonical(text: &str) -> Result<String, KeySetError> {
+    KeySet::from_json(text)?;
+    let set: Value = serde_json::from_str(text).map_err(KeySetError::Unreadable)?;
+    let keys = set["keys"].as_array().into_iter().flatten().take(MAX_KEYS);
+    let read = |key: &Value| {
+        let members = MEMBERS.iter().filter_map(|name| Some((*name, key.get(name)?)));
+        members.map(|(name, value)| (name.to_owned(), value.clone())).collect::<Map<_, _>>()
+    };
+    let mut keys: Vec<String> = keys.map(|key| Value::Object(read(key)).to_string()).collect();
+    keys.sort();
+    Ok(format!("{{\"keys\":[{}]}}", keys.join(",")))
+}
+
 impl KeySet {
     /// Reads a JSON Web Key Set; keys of other kinds are left out.
     pub fn from_json(text: &str) -> Result<Self, KeySetError> {
@@ -125,7 +144,9 @@ impl KeySet {
             return Err(Forgery::Malformed);
         }
         let signature = decode(signature)?;
-        let is_named = |key: &&Key| header.kid.is_none() || key.id == header.kid;
+        // A key without a name may be any, and so may that of a token without one; as in Envoy.
+        let wanted = header.kid.filter(|it| !it.is_empty());
+        let is_named = |key: &&Key| key.id.is_none() || wanted.is_none() || key.id == wanted;
         let mut named = self.keys.iter().filter(is_named).peekable();
         if named.peek().is_none() {
             return Err(Forgery::UnknownKey);
@@ -168,7 +189,7 @@ impl Key {
             }
             _ => return None,
         };
-        Some(Self { id: wire.kid, algorithm: wire.alg, material })
+        Some(Self { id: wire.kid.filter(|it| !it.is_empty()), algorithm: wire.alg, material })
     }
 }
 

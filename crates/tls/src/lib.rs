@@ -13,6 +13,7 @@
 //! | [`probe`] | a client without a certificate, to check that it is refused |
 //! | [`origination`] | TLS towards servers outside of the mesh, verified by name |
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
+//! | [`web`] | TLS towards servers of the web, such as issuers of tokens |
 //! | [`authority`] | [`Authority`], [`AuthorityBundle`]: the certificate authority |
 //! | [`token`] | node tokens: JWT ES256 as Kubernetes writes service account tokens |
 //! | [`mod@client_hello`] | the name in a handshake that is passed on |
@@ -55,8 +56,8 @@ pub mod revocation;
 pub mod service;
 pub mod stream;
 pub mod token;
-
 mod verify;
+pub mod web;
 pub mod workload;
 
 pub use authority::{Authority, AuthorityBundle};

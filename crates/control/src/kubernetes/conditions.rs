@@ -32,6 +32,7 @@ use super::merged::{merged, newly_false, now};
 use super::route_status::{self, RouteVerdict};
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::attached::{self, Fronted};
+use crate::jwks::state::{self as keys, KEYS_FETCHED};
 use crate::registry::kubernetes::istio;
 use crate::view_builder::Builder;
 use crate::view_builder::routes::RouteName;
@@ -131,8 +132,9 @@ impl Conditions {
         });
         let tokens = store.request_authentications().map(|(name, object)| {
             let generation = object.metadata.generation.unwrap_or_default();
-            let condition = attached::of_authentication(&builder, &fronted, name, object);
-            let conditions = condition.into_iter().collect();
+            let keys = keys::condition(&store.issuer_keys(object));
+            let attached = attached::of_authentication(&builder, &fronted, name, object);
+            let conditions = attached.into_iter().chain(keys).collect();
             ((Kind::RequestAuthentication, name.clone()), (generation, conditions))
         });
         let remarked = |kind, name: &ObjectName, generation: Option<i64>, remarks: &[Remark]| {
@@ -314,7 +316,7 @@ fn of_waypoints(
 fn own_types(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::AuthorizationPolicy => &[TYPE, WAYPOINT_ACCEPTED],
-        Kind::RequestAuthentication => &[WAYPOINT_ACCEPTED],
+        Kind::RequestAuthentication => &[WAYPOINT_ACCEPTED, KEYS_FETCHED],
         Kind::DestinationRule | Kind::VirtualService | Kind::Telemetry => &[HONOURED],
         _ => &[TYPE],
     }

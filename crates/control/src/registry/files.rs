@@ -428,6 +428,7 @@ mod tests {
             Event::Captured { namespace, name, uid, .. } => {
                 format!("captured {namespace}/{name} {}", uid.as_deref().unwrap_or("-"))
             }
+            Event::IssuerKeys(source, _) => format!("keys {source}"),
         };
         events.iter().map(name).collect()
     }

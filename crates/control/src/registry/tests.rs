@@ -174,6 +174,7 @@ fn lines(events: &[Event]) -> Vec<String> {
         Event::Captured { namespace, name, uid, .. } => {
             format!("captured {namespace}/{name} {}", uid.as_deref().unwrap_or("-"))
         }
+        Event::IssuerKeys(source, _) => format!("keys {source}"),
     };
     events.iter().map(line).collect()
 }

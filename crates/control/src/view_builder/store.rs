@@ -21,6 +21,7 @@ use ambit_manifest::istio::{
     WorkloadSelector,
 };
 use ambit_manifest::mesh_config::MeshConfig;
+use ambit_manifest::policy::KeySource;
 use ambit_manifest::remarks::Remark;
 use ambit_manifest::telemetry::{Said, Telemetry};
 use ambit_manifest::{Kind, ObjectKey, Typed};
@@ -44,7 +45,7 @@ use super::traffic_policies::TrafficPolicies;
 use super::virtual_services::VirtualServices;
 use super::workloads::{PodState, pod_uid};
 use super::{Dirty, Listing, Mesh, entries, services, slices};
-use crate::registry::Event;
+use crate::registry::{Event, IssuerKeys};
 
 pub(crate) use self::naming::Binding;
 
@@ -70,6 +71,7 @@ pub(crate) struct Store {
     peer_authentications: BTreeMap<ObjectName, Arc<PeerAuthentication>>,
     peer_selectors: Selectors<ObjectName>,
     request_authentications: BTreeMap<ObjectName, Arc<RequestAuthentication>>,
+    issuer_keys: BTreeMap<KeySource, IssuerKeys>,
     gateways: Gateways,
     routes: Routes,
     destination_rules: DestinationRules,
@@ -114,6 +116,7 @@ impl Store {
                 let name = ObjectName { namespace, name };
                 self.change_pod(name, dirty, |pod| pod.state.obstacle = obstacle.map(Box::new));
             }
+            Event::IssuerKeys(source, keys) => self.put_issuer_keys(mesh, source, keys, dirty),
         }
     }
 

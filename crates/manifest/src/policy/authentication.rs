@@ -1,13 +1,66 @@
 //! A RequestAuthentication as a waypoint enforces it.
 
+use std::fmt;
+use std::time::Duration;
+
 use ambit_model::Text;
 use ambit_model::http::authentication::{Authentication, JwtRule};
+
+use ambit_words::durations::parse_duration;
 
 use super::requests::{Target, Unenforceable, targets, wrong};
 use crate::istio::{self, RequestAuthentication};
 use crate::validate::authentication::request_authentication;
 use crate::validate::security;
 use crate::{FieldPath, ObjectIssues};
+
+/// How long a fetch of keys may take where the rule does not say; Istio's.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest that a rule may ask for.
+const FETCH_TIMEOUT_MAX: Duration = Duration::from_secs(30);
+
+/// Where an issuer publishes its keys.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeySource {
+    /// `jwksUri`.
+    Uri(Text),
+    /// The issuer, which says at `/.well-known/openid-configuration` where (OpenID Connect
+    /// Discovery 1.0, section 4).
+    Issuer(Text),
+}
+
+impl KeySource {
+    /// Where the keys of a rule are; `None` where the rule holds them itself.
+    pub fn of(rule: &istio::JwtRule) -> Option<Self> {
+        match (&*rule.jwks, &*rule.jwks_uri) {
+            ("", "") => Some(Self::Issuer(Text::from(&*rule.issuer))),
+            ("", uri) => Some(Self::Uri(Text::from(uri))),
+            _ => None,
+        }
+    }
+
+    /// The URL that is asked first.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Uri(uri) => uri.to_string(),
+            Self::Issuer(issuer) => {
+                format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'))
+            }
+        }
+    }
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url())
+    }
+}
+
+/// How long a fetch of the rule's keys may take.
+pub fn fetch_timeout(rule: &istio::JwtRule) -> Duration {
+    let given = rule.timeout.as_deref().and_then(|it| parse_duration(it).ok());
+    given.filter(|it| !it.is_zero()).unwrap_or(FETCH_TIMEOUT).min(FETCH_TIMEOUT_MAX)
+}
 
 /// What it is attached to; nothing for one that selects workloads, a namespace or the mesh.
 pub fn authentication_targets(

@@ -1,5 +1,7 @@
 //! Rules for RequestAuthentication.
 
+use ambit_words::durations::parse_duration;
+
 use crate::finding::{Issues, Path};
 use crate::istio::{JwtRule, RequestAuthenticationSpec};
 
@@ -34,11 +36,7 @@ fn jwt_rule(rule: &JwtRule, at: &Path, issues: &mut Issues) {
         set.is_ok_and(|set| set["keys"].is_array())
     };
     if rule.jwks.is_empty() {
-        issues.warn(
-            &at.field("jwks"),
-            "keys are not fetched yet: all tokens of this issuer are refused",
-            "write the issuer's JSON Web Key Set here",
-        );
+        source(rule, at, issues);
     } else if !is_set(&rule.jwks) {
         issues.error(
             &at.field("jwks"),
@@ -59,6 +57,43 @@ fn jwt_rule(rule: &JwtRule, at: &Path, issues: &mut Issues) {
         if empty.is_empty() {
             issues.error(at, "a name is empty", "write the name, or remove the entry");
         }
+    }
+}
+
+/// Checks where keys are fetched.
+fn source(rule: &JwtRule, at: &Path, issues: &mut Issues) {
+    let (url, field) = match &*rule.jwks_uri {
+        "" => (&rule.issuer, "issuer"),
+        _ => (&rule.jwks_uri, "jwksUri"),
+    };
+    let secure = url.strip_prefix("https://");
+    let place = secure.or_else(|| url.strip_prefix("http://"));
+    let host = place.map(|it| it.split(['/', '?', '#']).next().unwrap_or_default());
+    let is_url = host.is_some_and(|it| !it.is_empty() && !it.contains(['@', ' ']));
+    match (is_url, field) {
+        (true, _) if secure.is_none() => issues.warn(
+            &at.field(field),
+            "without TLS, keys are fetched only from a Service of the mesh, or from networks that \
+             the operator allows (--jwks-networks of control)",
+            "write https://, if the issuer is elsewhere",
+        ),
+        (true, _) => {}
+        (false, "issuer") => issues.warn(
+            at,
+            "its keys are nowhere to be found: the issuer is no URL, and there is no jwksUri",
+            "write jwksUri, or the issuer's JSON Web Key Set as jwks",
+        ),
+        (false, _) => issues.error(
+            &at.field(field),
+            "it is no URL of a key set",
+            "write it as https://HOST/PATH, without a user",
+        ),
+    }
+    if let Some(text) = &rule.timeout
+        && parse_duration(text).is_err()
+    {
+        let what = format!("`{text}` is not a duration");
+        issues.error(&at.field("timeout"), what, "write for example 5s");
     }
 }
 

@@ -1,6 +1,6 @@
 //! An issuer's published keys: which tokens they have signed, and which not.
 
-use ambit_tls::key_set::{Forgery, KeySet, KeySetError};
+use ambit_tls::key_set::{Forgery, KeySet, KeySetError, canonical};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
@@ -81,6 +81,42 @@ fn a_token_is_good_only_by_the_key_that_it_names_and_the_algorithm_of_that_key()
     for text in ["", "a", "a.b", "..", "e30.e30.!"] {
         check(text, text, malformed);
     }
+}
+
+#[test]
+fn a_key_without_a_name_may_have_signed_any_token() {
+    let random = SystemRandom::new();
+    let (pair, mut key) = elliptic(&ECDSA_P256_SHA256_FIXED_SIGNING, "P-256", "");
+    let (other, other_key) = elliptic(&ECDSA_P256_SHA256_FIXED_SIGNING, "P-256", "b");
+    let by = |pair: &EcdsaKeyPair, header: &Value| {
+        token(header, |text| pair.sign(&random, text).expect("signed").as_ref().to_vec())
+    };
+    for _ in 0..2 {
+        let keys = json!({ "keys": [other_key, key] }).to_string();
+        let keys = KeySet::from_json(&keys).expect("a set");
+        for kid in ["a", "b", ""] {
+            let header = json!({"alg": "ES256", "kid": kid});
+            assert_eq!(keys.verify(&by(&pair, &header)), Ok(()), "{kid}");
+        }
+        let forged = by(&other, &json!({"alg": "ES256", "kid": "a"}));
+        assert_eq!(keys.verify(&forged), Err(Forgery::Signature), "it is not that one's name");
+        key.as_object_mut().expect("an object").remove("kid");
+    }
+}
+
+#[test]
+fn equal_sets_have_one_canonical_text() {
+    let (_, a) = elliptic(&ECDSA_P256_SHA256_FIXED_SIGNING, "P-256", "a");
+    let (_, b) = elliptic(&ECDSA_P384_SHA384_FIXED_SIGNING, "P-384", "b");
+    let mut more = b.clone();
+    more["x5c"] = json!(["a certificate"]);
+    let one = canonical(&json!({"keys": [a, more], "more": 1}).to_string()).expect("a set");
+    let other = canonical(&json!({ "keys": [b, a] }).to_string()).expect("a set");
+    assert_eq!(one, other);
+    assert!(!one.contains("x5c"));
+    assert!(KeySet::from_json(&one).is_ok());
+    assert_eq!(canonical(&one).expect("a set"), one);
+    assert!(canonical("{}").is_err());
 }
 
 #[test]

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use ambit_manifest::istio::RequestAuthentication;
+use ambit_manifest::policy::KeySource;
 use ambit_manifest::{ObjectName, policy};
 use ambit_model::http::authentication::Authentication;
 use ambit_model::names::ServiceName;
 
 use super::{Store, replace, selector};
+use crate::registry::IssuerKeys;
 use crate::view_builder::request_policies::{Held, Scope};
 use crate::view_builder::{Dirty, Mesh, services};
 
@@ -19,13 +21,47 @@ impl Store {
         object: Option<Arc<RequestAuthentication>>,
         dirty: &mut Dirty,
     ) {
+        self.mark_authenticated(mesh, &name, dirty);
+        replace(&mut self.request_authentications, name, object);
+    }
+
+    /// Marks the services for which an object of this name may hold.
+    fn mark_authenticated(&self, mesh: &Mesh, name: &ObjectName, dirty: &mut Dirty) {
         let is_meant = |namespace: &str| {
             name.namespace == mesh.root_namespace || *name.namespace == *namespace
         };
         let services = self.services.keys().filter(|it| is_meant(&it.namespace));
         dirty.services.extend(services.map(|it| services::service_name(mesh, it)));
         dirty.services.extend(self.hosts.keys().filter(|it| is_meant(&it.namespace)).cloned());
-        replace(&mut self.request_authentications, name, object);
+    }
+
+    /// Takes what was fetched of an issuer. That the same keys were fetched again concerns nobody.
+    pub(super) fn put_issuer_keys(
+        &mut self,
+        mesh: &Mesh,
+        source: KeySource,
+        state: Option<IssuerKeys>,
+        dirty: &mut Dirty,
+    ) {
+        let old = self.issuer_keys.get(&source).and_then(|it| it.keys.as_ref());
+        if old != state.as_ref().and_then(|it| it.keys.as_ref()) {
+            for (name, object) in &self.request_authentications {
+                let mut sources = object.spec.jwt_rules.iter().filter_map(KeySource::of);
+                if sources.any(|it| it == source) {
+                    self.mark_authenticated(mesh, name, dirty);
+                }
+            }
+        }
+        replace(&mut self.issuer_keys, source, state);
+    }
+
+    /// What is known of the keys of a RequestAuthentication's issuers that it names by URL.
+    pub(crate) fn issuer_keys<'a>(
+        &'a self,
+        object: &RequestAuthentication,
+    ) -> Vec<(KeySource, Option<&'a IssuerKeys>)> {
+        let sources = object.spec.jwt_rules.iter().filter_map(KeySource::of);
+        sources.map(|source| (source.clone(), self.issuer_keys.get(&source))).collect()
     }
 
     /// The RequestAuthentications.
@@ -44,7 +80,12 @@ impl Store {
         let mut all = Authentication::default();
         for (name, object) in &self.request_authentications {
             if self.authentication_holds(mesh, name, object, held) {
-                let one = policy::authentication(object, &mesh.root_namespace);
+                let mut one = policy::authentication(object, &mesh.root_namespace);
+                for (rule, written) in one.rules.iter_mut().zip(&object.spec.jwt_rules) {
+                    if let Some(source) = KeySource::of(written) {
+                        rule.keys = self.issuer_keys.get(&source).and_then(|it| it.keys.clone());
+                    }
+                }
                 all.rules.extend(one.rules);
                 all.problem = all.problem.or(one.problem);
             }
