@@ -28,6 +28,7 @@ use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::limits::Limits;
 use ambit_model::http::policy::{Action, OperationMatch, RequestPolicy, RequestRule, Values};
 use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule;
@@ -55,6 +56,7 @@ struct Configured {
     routes: RouteTable,
     authentication: Authentication,
     authorizers: BTreeMap<Text, Arc<Authorizer>>,
+    limits: Limits,
     policy: Arc<RequestPolicy>,
     rate_limits: RateLimits,
     traffic: TrafficPolicy,
@@ -89,6 +91,10 @@ impl Rules for Holds {
 
     fn rate_limits(&self) -> (&ServiceName, &RateLimits) {
         (&self.0.service, &self.0.rate_limits)
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.0.limits
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -174,6 +180,10 @@ impl Position for Hop {
 
     /// Its policy is not on trial.
     fn trial(&self, _: &Arrival, _: &Trial<'_>) {}
+
+    fn cut(&self, arrival: &Arrival, why: &'static str) {
+        eprintln!("{}: cut, {why}", arrival.client);
+    }
 
     fn record(&self, arrival: &Rc<Arrival>, record: &Record) {
         let labels = vec![
@@ -278,6 +288,7 @@ fn main() -> anyhow::Result<()> {
         routes: RouteTable::new([Arc::new(route())]),
         authentication: Authentication::default(),
         authorizers: BTreeMap::new(),
+        limits: Limits::default(),
         policy: Arc::new(policy()),
         rate_limits: RateLimits::default(),
         traffic: TrafficPolicy::default(),

@@ -13,19 +13,25 @@
 //! | [`rate_limit`] | the counts of limits, which all threads share |
 //! | `upstream` | endpoints' connections, and the pool of those that are kept |
 //! | [`position`], [`record`] | what surrounds an engine, and what it reports |
-//! | `piece`, `inbox`, `outbox`, `halves`, `quiet` | bytes on their way |
+//! | `piece`, `inbox`, `outbox`, `halves`, `quiet`, `buffered`, `bounded` | bytes on their way |
 //! | `messages` | messages of gRPC, counted |
 //! | `heads`, `filters`, `cors`, `answer` | heads: changed, read for decisions, made here |
 //! | `held` | room for bodies that are kept whole |
+//! | [`overload`] | what a pod refuses when it has too much to do |
+//! | [`probe`] | health checks of endpoints |
 //! | `again`, `replay`, `loads` | further attempts, and the state that endpoints have here |
 
 mod again;
 mod answer;
 mod authenticate;
+mod bounded;
+mod buffered;
 mod cors;
 mod detect;
 mod exchange;
 mod filters;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod halves;
 mod heads;
 mod held;
@@ -33,9 +39,11 @@ mod inbox;
 mod loads;
 mod messages;
 mod outbox;
+pub mod overload;
 mod piece;
 pub mod position;
 mod prefixed;
+pub mod probe;
 mod quiet;
 pub mod rate_limit;
 pub mod record;

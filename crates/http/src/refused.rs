@@ -105,6 +105,15 @@ pub enum Refused {
     /// A response 101 that nobody asked for, or to another protocol than was asked for.
     #[error("101 answers no request for an upgrade, or does not name the protocol asked for")]
     Upgrade,
+    /// More answers 1xx than the limit, before a response that did not come.
+    #[error("more 1xx responses come than the limit, and no other")]
+    TooManyInformational,
+    /// A body above the limit.
+    #[error("the body is larger than the limit")]
+    BodyTooLarge,
+    /// A body that takes longer than the limit.
+    #[error("the body did not come in the time that the limit allows")]
+    BodyTooSlow,
     /// A chunk's size that is none.
     #[error("a chunk's size is not one to sixteen hexadecimal digits")]
     ChunkSize,
@@ -123,11 +132,22 @@ impl Refused {
     /// The status that the client is answered with, before its connection is closed.
     pub fn status(self) -> u16 {
         match self {
+            Self::BodyTooSlow => 408,
+            Self::BodyTooLarge => 413,
             Self::TargetTooLong => 414,
             Self::TooManyFields | Self::HeadTooLarge | Self::TooManyOptions => 431,
             Self::TransferCoding => 501,
             Self::Version => 505,
             _ => 400,
+        }
+    }
+
+    /// One word, for whoever is answered.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::BodyTooLarge => "body_too_large",
+            Self::BodyTooSlow => "slow_client",
+            _ => "malformed",
         }
     }
 
@@ -156,6 +176,9 @@ impl Refused {
             Self::TransferCoding | Self::CodingInHttp10 => "RFC 9112, 6.1",
             Self::LengthAndCoding | Self::ContentLength | Self::ChunkedNotLast => "RFC 9112, 6.3",
             Self::Upgrade => "RFC 9110, 7.8",
+            Self::TooManyInformational => "RFC 9110, 15.2",
+            Self::BodyTooSlow => "RFC 9110, 15.5.9",
+            Self::BodyTooLarge => "RFC 9110, 15.5.14",
             Self::ChunkSize | Self::ChunkEnd => "RFC 9112, 7.1",
             Self::ChunkExtension => "RFC 9112, 7.1.1",
             Self::Trailer => "RFC 9110, 6.5.1",

@@ -16,9 +16,10 @@
 //! | `attached` | which rules hold at which port, and for whose clients |
 //! | [`service`] | all of it for one service, as a waypoint gets it |
 //! | [`waypoint`] | what of it a waypoint needs |
-//! | [`traffic`], [`ejection`] | how requests are spread over endpoints, and which are left out |
+//! | [`traffic`], [`ejection`], [`health`] | how requests are spread, and where none go |
 //! | [`origination`] | TLS that is spoken with endpoints |
 //! | [`nearness`], [`warmup`] | which endpoints are near, and which are new |
+//! | [`limits`] | how much a request may be |
 //! | [`policy`] | policies that read requests |
 //! | [`authentication`] | which tokens of requests are accepted |
 //! | [`rate_limit`] | how many requests may come |
@@ -36,6 +37,8 @@ pub mod bytes;
 pub mod condition;
 pub mod ejection;
 pub mod head;
+pub mod health;
+pub mod limits;
 pub mod matching;
 pub mod nearness;
 pub mod origination;

@@ -1,6 +1,7 @@
 //! Settings of a waypoint: as written ([`Args`]: flags and environment variables) and as used
 //! (`Config`: validated, nothing unset).
 
+pub mod limits;
 mod telemetry;
 mod values;
 
@@ -187,6 +188,9 @@ pub struct Args {
         value_name = "DURATION",
     )]
     pub half_close_timeout: Duration,
+    /// Bounds of requests and of the whole pod
+    #[command(flatten)]
+    pub limits: limits::LimitsArgs,
     /// Leave out x-ambit-reason, which says why the waypoint itself has answered
     #[arg(long, env = "AMBIT_HIDE_REASON")]
     pub hide_reason: bool,
@@ -235,6 +239,8 @@ pub(crate) struct Config {
     pub(crate) metrics: SocketAddr,
     pub(crate) readiness: SocketAddr,
     pub(crate) engine: engine::Settings,
+    /// Connections of one client identity at once.
+    pub(crate) max_client_connections: Option<usize>,
     pub(crate) drain: Duration,
     pub(crate) reports: Defaults,
     variables: BTreeMap<String, String>,
@@ -281,7 +287,8 @@ impl Config {
             hbone: args.hbone_address,
             metrics: args.metrics_address,
             readiness: args.readiness_address,
-            engine: engine(args),
+            engine: engine(args)?,
+            max_client_connections: args.limits.client_connections(),
             drain: args.drain,
             reports: telemetry.defaults()?,
             variables: variables(),
@@ -394,8 +401,8 @@ impl Config {
     }
 }
 
-fn engine(args: &Args) -> engine::Settings {
-    engine::Settings {
+fn engine(args: &Args) -> Result<engine::Settings, ConfigError> {
+    let settings = engine::Settings {
         normalisation: match args.path_normalization {
             PathNormalization::None => Normalisation::None,
             PathNormalization::Base => Normalisation::Base,
@@ -410,7 +417,8 @@ fn engine(args: &Args) -> engine::Settings {
         max_connection_age: Some(args.max_connection_age).filter(|age| !age.is_zero()),
         says_why: !args.hide_reason,
         ..engine::Settings::default()
-    }
+    };
+    args.limits.apply(settings)
 }
 
 fn control_plane(

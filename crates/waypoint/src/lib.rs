@@ -8,6 +8,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`config`] | flags and environment variables, as written and as used |
+//! | `health`, `wellness` | health checks of endpoints, and what they find |
+//! | `clients` | how many connections each client has |
 //! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
 //! | `elsewhere` | requests that a route sends on to another namespace |
@@ -20,6 +22,7 @@
 //! | `reports` | who is told of a request: log and collectors, by settings and by Telemetry |
 //! | `operator` | readiness and metrics |
 //! | `exports`, `exporter` | spans and log records on their way to collectors (OTLP) |
+//! | `load` | metrics of what there is to do |
 //! | `shared` | what all threads share |
 //!
 //! Nothing here decides a route or a permission (`ambit_model` does) or reads a head
@@ -27,11 +30,14 @@
 
 mod access_log;
 mod checks;
+mod clients;
 pub mod config;
 mod elsewhere;
 mod exporter;
 mod exports;
+mod health;
 mod hello;
+mod load;
 mod newcomers;
 mod operator;
 mod originate;
@@ -40,7 +46,11 @@ mod position;
 mod reports;
 mod shared;
 mod telemetry;
+mod wellness;
 mod worker;
+
+#[cfg(test)]
+mod attack_tests;
 
 use std::sync::Arc;
 
@@ -52,31 +62,27 @@ use ambit_dataplane::logging::Levels;
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
 use ambit_dataplane::views::Views;
-use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 use tracing::info;
 
 pub use config::{Args, TelemetryArgs};
 
-use checks::Checks;
 use config::Config;
 use exporter::Exporter;
 use exports::Queue;
-use reports::Reports;
 use shared::Shared;
-use telemetry::Requests;
 
 /// Runs the waypoint until it is told to end.
 pub fn run(args: Args, telemetry: &TelemetryArgs) -> anyhow::Result<()> {
+    // Some of the settings follow from it.
+    ambit_net::sys::process::raise_open_files_limit().context("raise the limit of open files")?;
     let config = Config::new(&args, telemetry)?;
     let levels = Levels::start(&args.log_level, args.log_format).context("start logging")?;
     // Keys are in memory: no other process of this user may look at it.
     ambit_net::sys::process::set_not_dumpable().context("protect the memory")?;
-    ambit_net::sys::process::raise_open_files_limit().context("raise the limit of open files")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(serve(config));
     levels.flush();
@@ -107,19 +113,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let shares = Shares::new(&mesh.descriptors, &name);
     let uid = name.to_string().into();
     let own = Arc::new(OwnWorkload { uid, name, netns: None, identity: identity.clone(), shares });
-    let requests = Requests::default();
-    let checks = Checks::default();
     let (exports, records) = Queue::new();
-    mesh.metrics.register(|registry| {
-        requests.register(registry);
-        checks.register(registry);
-        exports.register(registry);
-    });
-    let reports = Reports::new(config.reports.clone(), config.names(&own.identity), exports);
-    let stopping = watch::Sender::new(false);
-    let buckets = Buckets::default();
-    let shared =
-        Arc::new(Shared { config, mesh, own, requests, checks, reports, buckets, stopping });
+    let shared = Arc::new(Shared::new(config, mesh, own, exports));
     tokio::spawn(keeper.run());
     certificates.hold(identity).await;
     operator::start(&shared).await?;

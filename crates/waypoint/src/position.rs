@@ -34,6 +34,7 @@ use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, aut
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::bytes::{BytesRule, BytesTable, Connection};
 use ambit_model::http::head::{Client, RequestHead};
+use ambit_model::http::limits::Limits;
 use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::Destination;
 use ambit_model::http::service::{Protocol, ServiceHttp};
@@ -58,6 +59,7 @@ use crate::originate::{Originators, Spoken};
 use crate::reports::Reports;
 use crate::shared::Shared;
 use crate::telemetry::Remembered;
+use crate::wellness::Wellness;
 
 /// What holds for a destination of which nothing is said.
 static NO_TRAFFIC: LazyLock<TrafficPolicy> = LazyLock::new(TrafficPolicy::default);
@@ -124,8 +126,24 @@ impl Here {
         }
     }
 
-    fn view(&self) -> Arc<View> {
+    /// What holds now.
+    pub(crate) fn view(&self) -> Arc<View> {
         self.plane.mesh.view.load_full()
+    }
+
+    /// Which endpoints get no requests.
+    pub(crate) fn wellness(&self) -> &Wellness {
+        &self.shared.wellness
+    }
+
+    /// The address of this pod.
+    pub(crate) fn instance(&self) -> IpAddr {
+        self.shared.config.instance
+    }
+
+    /// This waypoint as a view describes it.
+    pub(crate) fn own<'v>(&self, view: &'v View) -> Option<&'v Arc<Workload>> {
+        self.shared.own.described_in(view)
     }
 
     /// What is behind an address: what holds for it is said of its service, and for a workload of
@@ -281,7 +299,30 @@ impl Here {
         }
     }
 
-    fn endpoint(delivery: Delivery, spoken: Option<Spoken>, alternatives: usize) -> Endpoint<Way> {
+    /// What decides among endpoints.
+    fn by(&self, ask: &EndpointAsk<'_>, service: &Service, balancing: &Balancing) -> By {
+        let has_affinity = service.load_balancing.client_affinity_seconds.is_some();
+        match (ask.hash, balancing) {
+            (Some(hash), _) => By::Hash(hash),
+            // `sessionAffinity: ClientIP` of a Service, where no DestinationRule says otherwise.
+            (None, Balancing::LeastRequest) if has_affinity => {
+                By::Hash(hash_of(&ask.arrival.client.ip().to_string()))
+            }
+            (None, Balancing::Random) => By::Chance,
+            (None, Balancing::RoundRobin) => {
+                self.turns.set(self.turns.get().wrapping_add(1));
+                By::Turn(self.turns.get())
+            }
+            (None, Balancing::LeastRequest | Balancing::Hash(_)) => By::Load,
+        }
+    }
+
+    /// An endpoint, and how it is reached.
+    pub(crate) fn endpoint(
+        delivery: Delivery,
+        spoken: Option<Spoken>,
+        alternatives: usize,
+    ) -> Endpoint<Way> {
         let (uid, address, workload, kind) = match &delivery {
             Delivery::Local(target) | Delivery::Tunnel(target) => {
                 let workload = &target.workload;
@@ -406,25 +447,14 @@ impl Position for Here {
             _ => None,
         };
         let traffic = traffic(&view, &service.key, port, subset);
-        if let Some(why) = &traffic.refusal {
-            return Err(Unreachable { reason: "traffic_policy", text: why.to_string() });
-        }
-        let has_affinity = service.load_balancing.client_affinity_seconds.is_some();
-        let by = match (ask.hash, &traffic.balancing) {
-            (Some(hash), _) => By::Hash(hash),
-            // `sessionAffinity: ClientIP` of a Service, where no DestinationRule says otherwise.
-            (None, Balancing::LeastRequest) if has_affinity => {
-                By::Hash(hash_of(&ask.arrival.client.ip().to_string()))
-            }
-            (None, Balancing::Random) => By::Chance,
-            (None, Balancing::RoundRobin) => {
-                self.turns.set(self.turns.get().wrapping_add(1));
-                By::Turn(self.turns.get())
-            }
-            (None, Balancing::LeastRequest | Balancing::Hash(_)) => By::Load,
-        };
+        refuse(&view, &service.key, traffic)?;
+        let by = self.by(ask, service, &traffic.balancing);
+        let wellness = &self.shared.wellness;
+        let is_unwell = |uid: &str| wellness.is_left_out(&service.key, uid);
+        let leaves_out = wellness.leaves_out(&service.key);
         let is_avoided = |uid: &str| {
-            ask.tried.iter().any(|tried| **tried == *uid)
+            leaves_out && is_unwell(uid)
+                || ask.tried.iter().any(|tried| **tried == *uid)
                 || (ask.is_ejected)(uid)
                 || ask.pinned.is_some_and(|pinned| hash_of(uid) != pinned)
         };
@@ -445,9 +475,21 @@ impl Position for Here {
             nearness: &traffic.nearness,
             warmth: &warmth,
         };
-        let delivery = view.choose_for_request(&flow, &mut around).map_err(refused)?;
-        let spoken = spoken(&view, traffic, service, port);
-        Ok(Self::endpoint(delivery, spoken, alternatives))
+        let choose = |flow: &RequestFlow<'_>, around: &mut Around<'_>| {
+            let delivery = view.choose_for_request(flow, around).map_err(refused)?;
+            Ok(Self::endpoint(delivery, spoken(&view, traffic, service, port), alternatives))
+        };
+        let chosen = choose(&flow, &mut around)?;
+        if !leaves_out || !is_unwell(&chosen.uid) {
+            return Ok(chosen);
+        }
+        // All that pass were tried or fail in other ways: still one of these.
+        let well = choose(&RequestFlow { is_avoided: &is_unwell, ..flow }, &mut around)?;
+        if is_unwell(&well.uid) {
+            let text = format!("no endpoint of {} passes its health checks", service.key);
+            return Err(Unreachable { reason: "no_healthy_endpoint", text });
+        }
+        Ok(well)
     }
 
     async fn connect(
@@ -507,6 +549,12 @@ impl Position for Here {
         let entry = Entry::of_request(&reports.names, arrival, record, service);
         reports.tell(said, &entry, record);
     }
+
+    fn cut(&self, arrival: &Arrival, why: &'static str) {
+        self.shared.requests.cut(why);
+        let identity = arrival.source.identity().map(tracing::field::display);
+        tracing::info!(from = %arrival.client, identity, why, "a client's HTTP/2 is cut");
+    }
 }
 
 impl Holds {
@@ -558,6 +606,10 @@ impl Rules for Holds {
 
     fn rate_limits(&self) -> (&ServiceName, &RateLimits) {
         (&self.http.service, &self.http.rate_limits)
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.http.limits
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -665,7 +717,7 @@ fn is_whole(view: &View, http: &ServiceHttp) -> bool {
     is_whole(http) && elsewhere.all(|http| is_whole(http))
 }
 
-fn traffic<'v>(
+pub(crate) fn traffic<'v>(
     view: &'v View,
     name: &ServiceName,
     port: u16,
@@ -675,10 +727,28 @@ fn traffic<'v>(
 }
 
 /// The TLS that is spoken with the endpoints of a port, if a rule asks for it.
-fn spoken(view: &View, traffic: &TrafficPolicy, service: &Service, port: u16) -> Option<Spoken> {
+pub(crate) fn spoken(
+    view: &View,
+    traffic: &TrafficPolicy,
+    service: &Service,
+    port: u16,
+) -> Option<Spoken> {
     let origination = traffic.origination.as_ref()?;
     let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
     Some(Spoken::new(origination, &service.key.hostname, protocol.unwrap_or_default()))
+}
+
+/// Refuses where requests would have to be sent in a way that is not possible.
+fn refuse(view: &View, name: &ServiceName, traffic: &TrafficPolicy) -> Result<(), Unreachable> {
+    if let Some(why) = &traffic.refusal {
+        return Err(Unreachable { reason: "traffic_policy", text: why.to_string() });
+    }
+    let check = view.http_service(name).and_then(|http| http.health_check.as_ref());
+    if let Some(problem) = check.and_then(|check| check.problem.as_ref()) {
+        let text = format!("the health checks of {name}: {problem}");
+        return Err(Unreachable { reason: "health_check", text });
+    }
+    Ok(())
 }
 
 fn refused(refusal: Refusal) -> Unreachable {

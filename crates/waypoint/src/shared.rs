@@ -8,9 +8,13 @@ use ambit_http::engine::rate_limit::buckets::Buckets;
 use tokio::sync::watch;
 
 use crate::checks::Checks;
+use crate::clients::Clients;
 use crate::config::Config;
+use crate::exports::Queue;
+use crate::load::Load;
 use crate::reports::Reports;
 use crate::telemetry::Requests;
+use crate::wellness::Wellness;
 
 /// What all threads share.
 pub(crate) struct Shared {
@@ -28,6 +32,44 @@ pub(crate) struct Shared {
     pub(crate) reports: Reports,
     /// The counts of limits.
     pub(crate) buckets: Buckets,
+    /// Connections of each client.
+    pub(crate) clients: Clients,
+    /// Which endpoints get no requests.
+    pub(crate) wellness: Arc<Wellness>,
     /// Whether it is to end: no new connection is taken.
     pub(crate) stopping: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// What a waypoint begins with; its counters are among the metrics from now on.
+    pub(crate) fn new(
+        config: Config,
+        mesh: Arc<Mesh>,
+        own: Arc<OwnWorkload>,
+        exports: Queue,
+    ) -> Self {
+        let (requests, checks) = (Requests::default(), Checks::default());
+        let wellness = Arc::new(Wellness::default());
+        let load = Load::new(config.engine.pressure.clone(), wellness.clone());
+        mesh.metrics.register(|registry| {
+            requests.register(registry);
+            checks.register(registry);
+            exports.register(registry);
+            load.register(registry);
+        });
+        let reports = Reports::new(config.reports.clone(), config.names(&own.identity), exports);
+        let clients = Clients::new(config.max_client_connections);
+        Self {
+            config,
+            mesh,
+            own,
+            requests,
+            checks,
+            reports,
+            buckets: Buckets::default(),
+            clients,
+            wellness,
+            stopping: watch::Sender::new(false),
+        }
+    }
 }

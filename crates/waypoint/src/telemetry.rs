@@ -70,6 +70,11 @@ struct LimitLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
 type Histograms = Bounded<Histogram, Buckets>;
 
 /// Counters of requests.
@@ -82,6 +87,8 @@ pub(crate) struct Requests {
     duration: Histograms,
     received: Histograms,
     sent: Histograms,
+    cuts: Family<ReasonLabels, Counter>,
+    refused: Family<ReasonLabels, Counter>,
 }
 
 impl Default for Requests {
@@ -97,6 +104,8 @@ impl Default for Requests {
             duration: histograms(),
             received: histograms(),
             sent: histograms(),
+            cuts: Family::default(),
+            refused: Family::default(),
         }
     }
 }
@@ -112,6 +121,10 @@ impl Requests {
         let help =
             "Requests that reached a limit of a TrafficPolicy, or that its service did not count";
         into.register("ambit_rate_limited", help, self.rate_limited.clone());
+        let help = "Connections of HTTP/2 that were cut because of their clients, by reason";
+        into.register("ambit_http_cuts", help, self.cuts.clone());
+        let help = "Connections that were refused because there is too much, by reason";
+        into.register("ambit_http_refused_connections", help, self.refused.clone());
         let mut histogram = |name: &str, help: &str, unit, it: &Histograms| {
             into.register_with_unit(name, help, unit, it.family());
         };
@@ -120,6 +133,16 @@ impl Requests {
         histogram("istio_request_duration", help, milliseconds(), &self.duration);
         histogram("istio_request", "Bodies of requests", Unit::Bytes, &self.received);
         histogram("istio_response", "Bodies of responses", Unit::Bytes, &self.sent);
+    }
+
+    /// Counts a connection of a client that did too much.
+    pub(crate) fn cut(&self, reason: &'static str) {
+        self.cuts.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// Counts a connection that was refused because there is too much of something.
+    pub(crate) fn refused(&self, reason: &'static str) {
+        self.refused.get_or_create(&ReasonLabels { reason }).inc();
     }
 
     /// Counts a request, with what a Telemetry changes of metrics.

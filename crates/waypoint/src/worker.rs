@@ -32,6 +32,7 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
+use crate::health;
 use crate::passage::{self, Patience};
 use crate::position::{Here, Meant};
 use crate::shared::Shared;
@@ -91,7 +92,8 @@ struct Thread {
     engine: Rc<Engine<Here>>,
 }
 
-async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
+/// Runs one thread's part, until it is told to end.
+pub(crate) async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
     let everything = Drain::new();
     let plane = Rc::new(Plane::new(shared.mesh.clone(), everything.guard()));
     let descriptors = shared.mesh.descriptors.used().1;
@@ -103,6 +105,14 @@ async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
     let thread = Rc::new(Thread { shared, plane: plane.clone(), served: served.clone(), engine });
     let tidying = thread.engine.clone();
     tokio::task::spawn_local(async move { tidying.keep_tidy().await });
+    let watching = thread.engine.clone();
+    tokio::task::spawn_local(async move { watching.keep_watch().await });
+    if thread.shared.wellness.begin() {
+        let checking = thread.engine.clone();
+        let limits = thread.shared.config.engine.limits;
+        let checks = async move { health::run(checking.position(), limits).await };
+        tokio::task::spawn_local(checks);
+    }
     let (accepting, open) = (thread.clone(), everything.guard());
     tokio::task::spawn_local(async move { accept(accepting, listener, open).await });
     let drain = thread.shared.config.drain;
@@ -223,10 +233,18 @@ impl Thread {
         arrival: Arrival,
         protocol: Protocol,
     ) {
-        let Ok(_held) = session.carrier.inner_tunnel() else {
+        let refused = |connect: Connect, why: &'static str| {
             let _gone = connect.refuse(StatusCode::SERVICE_UNAVAILABLE);
-            return tracing::debug!(from = %session.from, "this client has used up its share");
+            self.shared.requests.refused(why);
+            tracing::debug!(from = %session.from, why, "a connection is refused");
         };
+        if self.engine.is_closed() {
+            return refused(connect, "overload");
+        }
+        let Some(_connected) = self.shared.clients.connect(&session.peer.identity) else {
+            return refused(connect, "client_connections");
+        };
+        let Ok(_held) = session.carrier.inner_tunnel() else { return refused(connect, "crowded") };
         let tunnel = match connect.accept(HeaderMap::new()) {
             Ok(tunnel) => tunnel,
             Err(error) => return tracing::debug!(%error, "gone before it was accepted"),

@@ -7,6 +7,7 @@
 //! | tokens are verified | [`Exchange::authenticate`] |
 //! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
 //! | policies judge | [`Exchange::judge`] |
+//! | what it may be is bounded | `bounds.rs` |
 //! | rate limits | [`Exchange::limit`] |
 //! | faults, limits, backend, mirrors | [`Exchange::forward`] |
 //! | an endpoint is chosen, reached and asked, maybe again | [`Exchange::attempts`] |
@@ -14,6 +15,7 @@
 //! | the record is written, whatever happened | [`exchange`] |
 
 mod attempt;
+mod bounds;
 mod call;
 mod carry;
 mod changes;
@@ -49,6 +51,7 @@ use ambit_tls::jwt::Verified;
 use tokio::time::{Instant, sleep};
 
 use crate::engine::answer::{Answer, is_grpc};
+use crate::engine::bounded::Bounded;
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::Source;
 use crate::engine::position::{Arrival, Goal, Position, Rules as _};
@@ -95,6 +98,8 @@ struct Exchange<'a, P: Position, B, R> {
     limited: Option<Limited>,
     /// By when all of it must have ended.
     deadline: Option<Instant>,
+    /// How long nothing may move.
+    idle: Duration,
     /// The place of a further attempt, taken before a response was given up for it.
     reserved: Option<UnderWay>,
 }
@@ -110,6 +115,16 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
     let mut record = Record::new(request.protocol);
     record.is_grpc = is_grpc(&request.head.fields);
     let says_why = engine.settings.says_why;
+    let _under_way = match engine.admit() {
+        Ok(under_way) => under_way,
+        Err(shed) => {
+            let details = format!("this proxy has too much to do ({})", shed.as_str());
+            let answer = Answer::new(503, Flags::Overflow, "overload", details);
+            record.head = Some(request.head);
+            give(&mut respond, &answer, record.is_grpc, says_why, &mut record).await;
+            return engine.position.record(arrival, &record);
+        }
+    };
     let Some(rules) = engine.position.rules(arrival).await else {
         let details = "the control plane has not described this destination yet".to_owned();
         let answer = Answer::new(503, Flags::NoRoute, "no_configuration", details);
@@ -124,7 +139,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         rules,
         head: request.head,
         framing: request.framing,
-        body: Replay::new(body, engine.settings.replay_bytes, has_body),
+        body: Replay::new(Bounded::new(body), engine.settings.replay_bytes, has_body),
         respond,
         record,
         consulted: Consulted::default(),
@@ -133,6 +148,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         judged: None,
         limited: None,
         deadline: None,
+        idle: engine.settings.stream_idle_timeout,
         reserved: None,
     };
     let ended = exchange.run().await;
@@ -197,6 +213,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         self.authenticate()?;
         self.route().await?;
         self.judge().await?;
+        self.bound()?;
         self.limit().await?;
         self.faults().await?;
         self.forward().await
@@ -395,7 +412,7 @@ impl<'r> Changes<'r> {
 
 fn malformed(refused: crate::refused::Refused) -> Ended {
     let details = format!("{refused} ({})", refused.section());
-    Answer::new(refused.status(), Flags::Malformed, "malformed", details).into()
+    Answer::new(refused.status(), Flags::Malformed, refused.reason(), details).into()
 }
 
 /// A random UUID (RFC 9562, 5.4).

@@ -1,26 +1,28 @@
 //! What arrives on a connection of HTTP/1.1: heads, and bodies in pieces.
 //!
-//! The buffer is there only while it holds bytes: an idle connection keeps none.
+//! The buffer is there only while it holds bytes: an idle connection keeps none, and neither does a
+//! body or an upgraded connection of which nothing comes.
 
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::mem::MaybeUninit;
-use std::pin::Pin;
-use std::task::{Poll, ready};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, ReadBuf};
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
+use crate::engine::buffered::Buffered;
 use crate::engine::halves::ReadHalf;
-use crate::engine::piece::{Broken, Piece};
+use crate::engine::piece::{Broken, Piece, SHARED_BYTES_MIN};
 use crate::h1::chunks::{self, Decoder};
 use crate::h1::framing::{RequestBody, ResponseBody};
 use crate::h1::parse::{self, Limits, Parsed, Progress};
 use crate::head::{RequestHead, ResponseHead, Scheme};
 
-/// How much of a head is read at once, through the stack.
-const HEAD_READ_BYTES: usize = 4 * 1024;
-/// How much of a body is read at once.
+/// How much is read at once through the stack: heads, and what of a body comes first.
+const STACK_READ_BYTES: usize = 4 * 1024;
+/// How much of a body is read at once while much comes.
 const BODY_READ_BYTES: usize = 16 * 1024;
 /// How much is read ahead of what is asked for, to see the end of a connection.
 const AHEAD_BYTES_MAX: usize = 16 * 1024;
@@ -29,30 +31,58 @@ const AHEAD_BYTES_MAX: usize = 16 * 1024;
 pub(crate) struct Inbox {
     io: ReadHalf,
     buffer: BytesMut,
+    buffered: Buffered,
+    /// More may wait than the stack takes.
+    is_bulk: bool,
 }
 
 impl Inbox {
     /// With what was read before.
     pub(crate) fn new(io: ReadHalf, buffer: BytesMut) -> Self {
-        Self { io, buffer }
+        let mut buffered = Buffered::default();
+        buffered.set(buffer.capacity());
+        Self { io, buffer, buffered, is_bulk: false }
     }
 
     /// Reads once, through the stack: nothing is kept while nothing comes. 0 is the end.
     async fn fill_for_head(&mut self) -> io::Result<usize> {
-        let Self { io, buffer } = self;
+        poll_fn(|cx| self.poll_stack(cx)).await
+    }
+
+    fn poll_stack(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut bytes = [MaybeUninit::uninit(); STACK_READ_BYTES];
+        let mut read = ReadBuf::uninit(&mut bytes);
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut read))?;
+        self.buffer.extend_from_slice(read.filled());
+        self.buffered.set(self.buffer.capacity());
+        Poll::Ready(Ok(read.filled().len()))
+    }
+
+    /// Reads once: through the stack, and what comes behind that right into the buffer.
+    async fn fill_for_body(&mut self) -> io::Result<usize> {
         poll_fn(|cx| {
-            let mut bytes = [MaybeUninit::uninit(); HEAD_READ_BYTES];
-            let mut read = ReadBuf::uninit(&mut bytes);
-            ready!(Pin::new(&mut *io).poll_read(cx, &mut read))?;
-            buffer.extend_from_slice(read.filled());
-            Poll::Ready(Ok(read.filled().len()))
+            let read = if self.is_bulk { self.poll_bulk(cx) } else { self.poll_stack(cx) };
+            self.is_bulk = match &read {
+                Poll::Ready(Ok(read)) => self.is_bulk || *read == STACK_READ_BYTES,
+                Poll::Ready(Err(_)) | Poll::Pending => false,
+            };
+            if read.is_pending() && self.buffer.is_empty() {
+                self.let_go();
+            }
+            read
         })
         .await
     }
 
-    async fn fill_for_body(&mut self) -> io::Result<usize> {
+    fn poll_bulk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.reserve(BODY_READ_BYTES);
-        tokio::io::AsyncReadExt::read_buf(&mut self.io, &mut self.buffer).await
+        self.buffered.set(self.buffer.capacity());
+        pin!(self.io.read_buf(&mut self.buffer)).poll(cx)
+    }
+
+    fn let_go(&mut self) {
+        self.buffer = BytesMut::new();
+        self.buffered.set(0);
     }
 
     /// Waits for the first byte of the next message; false at the connection's end.
@@ -60,7 +90,7 @@ impl Inbox {
         if !self.buffer.is_empty() {
             return Ok(true);
         }
-        self.buffer = BytesMut::new();
+        self.let_go();
         Ok(self.fill_for_head().await? > 0)
     }
 
@@ -92,7 +122,7 @@ impl Inbox {
         loop {
             let read = parse::request(&self.buffer, scheme, limits, &mut progress)?;
             if let Parsed::Complete { head, used } = read {
-                drop(self.buffer.split_to(used));
+                self.buffer.advance(used);
                 return Ok(head);
             }
             if self.fill_for_head().await? == 0 {
@@ -110,7 +140,7 @@ impl Inbox {
         loop {
             let read = parse::response(&self.buffer, limits, progress)?;
             if let Parsed::Complete { head, used } = read {
-                drop(self.buffer.split_to(used));
+                self.buffer.advance(used);
                 *progress = Progress::default();
                 return Ok(head);
             }
@@ -183,14 +213,17 @@ impl Body {
         match self {
             Self::Ended => Ok(None),
             _ if buffer.is_empty() => Ok(None),
-            Self::UntilClose => Ok(Some(Piece::Data(buffer.split().freeze()))),
+            Self::UntilClose => {
+                let length = buffer.len();
+                Ok(Some(Piece::Data(taken(buffer, length, length))))
+            }
             Self::Sized(left) => {
                 let length = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
                 *left -= length as u64;
                 if *left == 0 {
                     *self = Self::Ended;
                 }
-                Ok(Some(Piece::Data(buffer.split_to(length).freeze())))
+                Ok(Some(Piece::Data(taken(buffer, length, length))))
             }
             Self::Chunked(decoder) => {
                 let (used, found) = match decoder.decode(buffer)? {
@@ -198,11 +231,14 @@ impl Body {
                     (used, chunks::Piece::Partial) => (used, Found::Nothing),
                     (used, chunks::Piece::End(fields)) => (used, Found::End(fields)),
                 };
-                let mut taken = buffer.split_to(used).freeze();
                 match found {
-                    Found::Nothing => Ok(None),
-                    Found::Data(length) => Ok(Some(Piece::Data(tail(&mut taken, length)))),
+                    Found::Nothing => {
+                        buffer.advance(used);
+                        Ok(None)
+                    }
+                    Found::Data(length) => Ok(Some(Piece::Data(taken(buffer, used, length)))),
                     Found::End(fields) => {
+                        buffer.advance(used);
                         *self = Self::Ended;
                         Ok(Some(fields).filter(|it| it.len() > 0).map(Piece::Trailers))
                     }
@@ -218,7 +254,12 @@ enum Found {
     End(crate::fields::Fields),
 }
 
-/// The last `length` bytes.
-fn tail(taken: &mut Bytes, length: usize) -> Bytes {
-    taken.split_off(taken.len() - length)
+/// Takes `used` bytes, and answers the last `length` of them.
+fn taken(buffer: &mut BytesMut, used: usize, length: usize) -> Bytes {
+    if length < SHARED_BYTES_MIN {
+        let data = Bytes::copy_from_slice(&buffer[used - length..used]);
+        buffer.advance(used);
+        return data;
+    }
+    buffer.split_to(used).freeze().split_off(used - length)
 }

@@ -8,6 +8,7 @@ use std::task::{Poll, ready};
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
 
+use crate::engine::buffered::Buffered;
 use crate::engine::halves::WriteHalf;
 use crate::engine::piece::Broken;
 use crate::fields::Fields;
@@ -33,6 +34,7 @@ pub(crate) enum Framing {
 pub(crate) struct Outbox {
     io: WriteHalf,
     buffer: Vec<u8>,
+    buffered: Buffered,
     written: usize,
     framing: Framing,
     /// What is written is to be passed on by the transport too.
@@ -43,13 +45,22 @@ pub(crate) struct Outbox {
 impl Outbox {
     pub(crate) fn new(io: WriteHalf) -> Self {
         let framing = Framing::Absent;
-        Self { io, buffer: Vec::new(), written: 0, framing, is_dirty: false, shuts_down: false }
+        Self {
+            io,
+            buffer: Vec::new(),
+            buffered: Buffered::default(),
+            written: 0,
+            framing,
+            is_dirty: false,
+            shuts_down: false,
+        }
     }
 
     /// Puts a head in. Its body is framed so.
     pub(crate) fn head(&mut self, framing: Framing, write: impl FnOnce(&mut Vec<u8>)) {
         self.framing = framing;
         write(&mut self.buffer);
+        self.buffered.set(self.buffer.capacity());
     }
 
     /// Frames the body behind the head that was put in.
@@ -63,6 +74,7 @@ impl Outbox {
             Framing::Chunked => chunks::encode(data, &mut self.buffer),
             Framing::Absent => {}
         }
+        self.buffered.set(self.buffer.capacity());
     }
 
     pub(crate) fn finish(&mut self, trailers: Option<&Fields>) {
@@ -99,6 +111,7 @@ impl Outbox {
                 self.is_dirty = true;
             }
             self.buffer = Vec::new();
+            self.buffered.set(0);
             self.written = 0;
             if self.is_dirty {
                 ready!(Pin::new(&mut self.io).poll_flush(cx))?;

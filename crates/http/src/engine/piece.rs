@@ -10,10 +10,15 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::engine::messages::Messages;
 use crate::fields::Fields;
 use crate::refused::Refused;
+
+/// A smaller piece is copied: as a part of the buffer that it was read into, it would keep all of
+/// that in memory for as long as it waits.
+pub(crate) const SHARED_BYTES_MIN: usize = 2 * 1024;
 
 /// A part of a body.
 #[derive(Clone, Debug)]
@@ -22,6 +27,15 @@ pub(crate) enum Piece {
     Data(Bytes),
     /// The trailers, which are the last piece.
     Trailers(Fields),
+}
+
+/// How much a body may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BodyBounds {
+    /// Its bytes.
+    pub(crate) bytes: Option<u64>,
+    /// When it must have come.
+    pub(crate) by: Option<Instant>,
 }
 
 /// Why a message did not arrive, or could not be sent.
@@ -48,6 +62,9 @@ pub enum Broken {
 pub(crate) trait Source {
     /// The next piece; `None` behind the last. May be dropped at any time and asked again.
     fn piece(&mut self) -> impl Future<Output = Result<Option<Piece>, Broken>>;
+
+    /// Sets how much may come, where that is known only now.
+    fn bound(&mut self, _: BodyBounds) {}
 
     /// From here on everything that comes belongs to another protocol.
     fn become_tunnel(&mut self) {}
@@ -115,7 +132,7 @@ impl Tally {
 }
 
 /// Writes what is pending; if nothing is, waits until nobody reads any more.
-async fn settle(sink: &mut impl Sink) -> Result<(), Broken> {
+pub(crate) async fn settle(sink: &mut impl Sink) -> Result<(), Broken> {
     if sink.is_pending() {
         return sink.flush().await;
     }

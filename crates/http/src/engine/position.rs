@@ -15,6 +15,7 @@ use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, Custom, RequestJudgement};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::limits::Limits;
 use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::Destination;
 use ambit_model::http::table::RouteTable;
@@ -54,6 +55,8 @@ pub trait Rules {
     fn authentication(&self) -> &Authentication;
     /// The service that is asked, and how many requests to it may come.
     fn rate_limits(&self) -> (&ServiceName, &RateLimits);
+    /// How much requests may be, where something says otherwise than the settings.
+    fn limits(&self) -> &Limits;
     /// Whether a request may pass.
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
     /// Whether a request may be sent on, for a destination whose policies have not judged it yet;
@@ -190,4 +193,8 @@ pub trait Position: 'static {
 
     /// A request has ended.
     fn record(&self, arrival: &Rc<Arrival>, record: &Record);
+
+    /// A client's connection was ended because of what the client did besides its requests; `why`
+    /// is one word of a fixed set.
+    fn cut(&self, arrival: &Arrival, why: &'static str);
 }

@@ -9,10 +9,14 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 
-use crate::engine::piece::{Broken, Piece, Source};
+use crate::engine::buffered::Buffered;
+use crate::engine::piece::{BodyBounds, Broken, Piece, SHARED_BYTES_MIN, Source};
 
 /// What a mirror may be behind.
 const MIRROR_PIECES: usize = 16;
+
+/// What a piece costs besides its bytes: a body of many small ones is no way to fill the memory.
+const PIECE_BYTES: usize = 64;
 
 /// What a mirror is sent: a piece, or the end.
 pub(crate) type Copied = Option<Piece>;
@@ -22,6 +26,7 @@ pub(crate) struct Replay<B> {
     inner: B,
     kept: Vec<Piece>,
     kept_bytes: usize,
+    buffered: Buffered,
     /// The next one to yield again.
     at: usize,
     /// How much is kept at most; nothing is kept from the moment that it is 0.
@@ -40,6 +45,7 @@ impl<B: Source> Replay<B> {
             inner,
             kept: Vec::new(),
             kept_bytes: 0,
+            buffered: Buffered::default(),
             at: 0,
             limit,
             is_whole: Rc::new(Cell::new(true)),
@@ -69,8 +75,7 @@ impl<B: Source> Replay<B> {
         self.limit = 0;
         if self.at == self.kept.len() {
             self.is_whole.set(self.kept.is_empty() && self.has_ended);
-            self.kept = Vec::new();
-            self.at = 0;
+            self.forget();
         }
     }
 
@@ -107,6 +112,12 @@ impl<B: Source> Replay<B> {
         all.freeze()
     }
 
+    fn forget(&mut self) {
+        self.kept = Vec::new();
+        self.at = 0;
+        self.buffered.set(0);
+    }
+
     /// One more reader of the same bytes, from the beginning.
     pub(crate) fn copy(&mut self) -> mpsc::Receiver<Copied> {
         let (sender, receiver) = mpsc::channel(MIRROR_PIECES + self.kept.len());
@@ -118,19 +129,24 @@ impl<B: Source> Replay<B> {
     }
 
     fn keep(&mut self, piece: &Piece) {
-        let bytes = match piece {
-            Piece::Data(data) => data.len(),
-            Piece::Trailers(_) => 1,
-        };
+        let bytes = PIECE_BYTES
+            + match piece {
+                Piece::Data(data) => data.len(),
+                Piece::Trailers(_) => 0,
+            };
         if !self.is_whole.get() || self.kept_bytes + bytes > self.limit {
             self.is_whole.set(false);
-            self.kept = Vec::new();
-            self.at = 0;
-            return;
+            return self.forget();
         }
         self.kept_bytes += bytes;
-        self.kept.push(piece.clone());
+        self.kept.push(match piece {
+            Piece::Data(data) if data.len() < SHARED_BYTES_MIN => {
+                Piece::Data(Bytes::copy_from_slice(data))
+            }
+            piece => piece.clone(),
+        });
         self.at = self.kept.len();
+        self.buffered.set(self.kept_bytes);
     }
 
     fn tell(&mut self, piece: &Copied) {
@@ -161,6 +177,10 @@ impl<B: Source> Source for Replay<B> {
         }
         self.tell(&piece);
         Ok(piece)
+    }
+
+    fn bound(&mut self, bounds: BodyBounds) {
+        self.inner.bound(bounds);
     }
 
     fn become_tunnel(&mut self) {

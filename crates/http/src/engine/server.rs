@@ -2,6 +2,11 @@
 
 mod h1;
 mod h2;
+mod meter;
+mod metered;
+
+#[cfg(fuzzing)]
+pub(crate) use meter::Meter;
 
 use std::rc::Rc;
 
@@ -55,17 +60,15 @@ pub async fn serve<P: Position>(
             }
         }
         Speaks::Http | Speaks::Http2 => {
-            let Settings { idle_timeout, head_timeout, .. } = engine.settings;
-            match timeout(idle_timeout, stream.read_buf(&mut first)).await {
-                Ok(Ok(read)) if read > 0 => {}
-                Ok(_) | Err(_) => return Served::Http,
+            let beginning = stream.read_buf(&mut first);
+            if !matches!(timeout(engine.settings.idle_timeout, beginning).await, Ok(Ok(1..))) {
+                return Served::Http;
             }
-            // It has begun; a client that is slow now is as slow as one in a head.
-            match timeout(head_timeout, look(&mut stream, &mut first)).await {
-                // What is no HTTP gets the refusal of HTTP/1.1.
+            // From its first byte a head has a limit of its own.
+            match timeout(engine.settings.head_timeout, look(&mut stream, &mut first)).await {
                 Ok(Verdict::Http2) => Verdict::Http2,
-                Ok(_) => Verdict::Http1,
-                Err(_) => return Served::Http,
+                // What is no HTTP, or not in time, gets the refusal of HTTP/1.1.
+                Ok(_) | Err(_) => Verdict::Http1,
             }
         }
     };

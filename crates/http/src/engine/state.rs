@@ -1,13 +1,19 @@
 //! What all requests of a thread share: its position, settings, connections and loads.
 
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::drain::Guard;
 
 use crate::engine::authenticate::KeySets;
+use crate::engine::buffered::buffered_bytes;
 use crate::engine::held::HeldBytes;
 use crate::engine::loads::Loads;
+use crate::engine::overload::{
+    Counted, IDLE_LOOK_INTERVAL, LOOK_INTERVAL, Overload, Pressure, Shed,
+};
 use crate::engine::position::Position;
 use crate::engine::upstream::pool::Pool;
 use crate::h1::parse::Limits;
@@ -23,6 +29,12 @@ pub struct Settings {
     pub limits: Limits,
     /// How paths are normalised, before anything reads them.
     pub normalisation: Normalisation,
+    /// How many bytes a request's body may have.
+    pub max_body_bytes: Option<u64>,
+    /// How long a request's body may take from the request's head.
+    pub body_timeout: Option<Duration>,
+    /// How many requests of one connection of HTTP/2 may be under way.
+    pub max_streams: u32,
     /// How long a head may take from its first byte.
     pub head_timeout: Duration,
     /// How long a client's connection is kept without a request.
@@ -43,6 +55,8 @@ pub struct Settings {
     pub replay_bytes: usize,
     /// Whether `x-ambit-reason` says why the proxy itself has answered.
     pub says_why: bool,
+    /// What all engines of the pod have to do, and may have.
+    pub pressure: Arc<Pressure>,
 }
 
 impl Default for Settings {
@@ -50,6 +64,9 @@ impl Default for Settings {
         Self {
             limits: Limits::default(),
             normalisation: Normalisation::default(),
+            max_body_bytes: None,
+            body_timeout: None,
+            max_streams: 256,
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(3600),
             stream_idle_timeout: Duration::from_secs(3600),
@@ -59,6 +76,7 @@ impl Default for Settings {
             max_connection_age: Some(Duration::from_secs(600)),
             replay_bytes: 64 * 1024,
             says_why: true,
+            pressure: Arc::default(),
         }
     }
 }
@@ -79,6 +97,7 @@ pub struct Engine<P: Position> {
     pub(super) charging: Rc<()>,
     /// Each copy of a request that is under way holds it too.
     pub(super) mirroring: Rc<()>,
+    overload: RefCell<Overload>,
 }
 
 impl<P: Position> Engine<P> {
@@ -91,11 +110,10 @@ impl<P: Position> Engine<P> {
     pub fn new(position: P, settings: Settings, guard: Guard) -> Rc<Self> {
         let head_bytes = settings.limits.fields.bytes;
         let pool = Pool::new(settings.pool_idle_timeout, head_bytes, guard.clone());
-        let pool = Rc::new(pool);
         Rc::new(Self {
             position,
             settings,
-            pool,
+            pool: Rc::new(pool),
             loads: Loads::default(),
             guard,
             key_sets: KeySets::default(),
@@ -103,6 +121,7 @@ impl<P: Position> Engine<P> {
             trials: Rc::default(),
             charging: Rc::default(),
             mirroring: Rc::default(),
+            overload: RefCell::default(),
         })
     }
 
@@ -120,5 +139,42 @@ impl<P: Position> Engine<P> {
             let buckets = self.position.buckets();
             buckets.sweep(buckets.now());
         }
+    }
+
+    /// Looks from time to time how much there is to do. Never returns.
+    pub async fn keep_watch(&self) {
+        loop {
+            let pressure = &self.settings.pressure;
+            let is_idle = pressure.requests() == 0 && buffered_bytes() == 0;
+            let is_idle = is_idle && self.overload.borrow().is_calm();
+            let pause = if is_idle { IDLE_LOOK_INTERVAL } else { LOOK_INTERVAL };
+            let due = tokio::time::Instant::now() + pause;
+            tokio::time::sleep_until(due).await;
+            let lag = due.elapsed();
+            let now = std::time::Instant::now();
+            let changed = self.overload.borrow_mut().look(pressure, buffered_bytes(), lag, now);
+            let (held, requests) = (pressure.held_bytes(), pressure.requests());
+            match changed {
+                Some(true) => tracing::info!("connections are taken again"),
+                Some(false) => tracing::warn!(
+                    held_bytes = held,
+                    requests,
+                    lag_ms = lag.as_millis(),
+                    "overloaded: new connections are refused; add replicas, or raise the bounds"
+                ),
+                None => {}
+            }
+        }
+    }
+
+    /// Whether new connections are refused: there is too much to do even without their requests.
+    pub fn is_closed(&self) -> bool {
+        self.overload.borrow().is_closed()
+    }
+
+    /// Counts a request, unless there is too much to do.
+    pub(super) fn admit(&self) -> Result<Counted<'_>, Shed> {
+        let percent = || u32::try_from(self.position.random_below(100)).expect("it is below 100");
+        self.settings.pressure.admit(&self.overload.borrow(), percent)
     }
 }

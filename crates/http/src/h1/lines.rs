@@ -27,6 +27,15 @@ pub struct Limits {
     pub(crate) fields: FieldLimits,
 }
 
+impl Limits {
+    /// Heads of so many bytes and fields. The request line has the default's part of it at most.
+    pub fn new(head_bytes: usize, fields: u16) -> Self {
+        let bytes = u32::try_from(head_bytes).unwrap_or(u32::MAX);
+        let line_bytes = DEFAULT_LINE_BYTES.min(head_bytes);
+        Self { line_bytes, head_bytes, fields: FieldLimits { number: fields, bytes } }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         let fields = FieldLimits::default();

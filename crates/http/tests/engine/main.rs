@@ -11,6 +11,7 @@ mod leaving;
 mod limits;
 mod paths;
 mod pools;
+mod probes;
 mod rate_limit_services;
 mod rate_limits;
 mod routes;

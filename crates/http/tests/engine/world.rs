@@ -19,6 +19,7 @@ use ambit_model::authorize::{Denial, RuleName, Source};
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::limits::Limits;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::{
@@ -54,8 +55,10 @@ pub(crate) struct World {
     pub(crate) trials: RefCell<Vec<String>>,
     pub(crate) rate_limits: RefCell<RateLimits>,
     pub(crate) buckets: Buckets,
+    pub(crate) limits: RefCell<Limits>,
     pub(crate) version: RefCell<Option<Version>>,
     pub(crate) records: RefCell<Vec<Record>>,
+    pub(crate) cuts: RefCell<Vec<&'static str>>,
     pub(crate) random: RefCell<u64>,
     pub(crate) spans: RefCell<Option<Arc<Spans>>>,
     /// Whether nothing holds for the destination.
@@ -80,6 +83,7 @@ pub(crate) struct Holds {
     world: Rc<World>,
     traffic: TrafficPolicy,
     spans: Option<Arc<Spans>>,
+    limits: Limits,
 }
 
 impl Rules for Holds {
@@ -97,6 +101,10 @@ impl Rules for Holds {
 
     fn rate_limits(&self) -> (&ServiceName, &RateLimits) {
         (&self.service, &self.rate_limits)
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -157,12 +165,14 @@ impl Position for Place {
         let spans = self.0.spans.borrow().clone();
         let (service, rate_limits) =
             (ServiceName::new("app", "web"), self.0.rate_limits.borrow().clone());
+        let limits = self.0.limits.borrow().clone();
         let world = self.0.clone();
         let held = Holds {
             table,
             authentication,
             authorizers,
             service,
+            limits,
             rate_limits,
             world,
             traffic,
@@ -254,6 +264,10 @@ impl Position for Place {
 
     fn record(&self, _: &Rc<Arrival>, record: &Record) {
         self.0.records.borrow_mut().push(record.clone());
+    }
+
+    fn cut(&self, _: &Arrival, why: &'static str) {
+        self.0.cuts.borrow_mut().push(why);
     }
 }
 

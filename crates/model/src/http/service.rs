@@ -11,6 +11,8 @@ use crate::http::attached::{Attached, Compile};
 use crate::http::authentication::Authentication;
 use crate::http::authorizer::Authorizer;
 use crate::http::bytes::{self, BytesRoutes, BytesTable};
+use crate::http::health::HealthCheck;
+use crate::http::limits::Limits;
 use crate::http::rate_limit::RateLimits;
 use crate::http::rule::{Action, Destination, RouteKind, Rule};
 use crate::http::table::RouteTable;
@@ -41,6 +43,10 @@ pub struct ServiceHttp {
     pub rate_limits: RateLimits,
     /// How requests are spread over its endpoints.
     pub traffic: Traffic,
+    /// How much its requests may be.
+    pub limits: Limits,
+    /// How its endpoints are checked, if they are.
+    pub health_check: Option<HealthCheck>,
     /// Parts of its endpoints, by the names that a DestinationRule gives them.
     pub subsets: BTreeMap<Text, Subset>,
     /// What is told of the requests to it.
@@ -99,6 +105,8 @@ impl ServiceHttp {
             authentication: Authentication::default(),
             rate_limits: RateLimits::default(),
             traffic: Traffic::default(),
+            limits: Limits::default(),
+            health_check: None,
             subsets: BTreeMap::new(),
             telemetry: Telemetry::default(),
         }

@@ -285,6 +285,15 @@ pub fn raise_open_files_limit() -> io::Result<u64> {
     Ok(limit.rlim_max)
 }
 
+/// Where a container with a memory limit finds it (cgroup v2, in a namespace of its own).
+const MEMORY_LIMIT: &str = "/sys/fs/cgroup/memory.max";
+
+/// The container's memory limit in bytes, if it has one: without one there is no file, or it says
+/// `max`.
+pub fn memory_limit() -> Option<usize> {
+    fs::read_to_string(MEMORY_LIMIT).ok()?.trim().parse().ok()
+}
+
 /// How many files this process may have open; the usual 1,024 if the kernel does not say.
 pub fn open_files_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -41,9 +41,6 @@ const UNSUPPORTED: [(&str, &[&str], &str); 12] = [
 ];
 const DNS_PROXY_ADDRESSES: [&str; 3] = ["localhost:15053", "127.0.0.1:15053", "[::1]:15053"];
 
-/// Where a container with a memory limit finds it (cgroup v2, in a namespace of its own).
-const MEMORY_LIMIT: &str = "/sys/fs/cgroup/memory.max";
-
 /// The process's environment variables that have no flag.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
@@ -58,9 +55,7 @@ impl Environment {
         let texts = variables.filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        // Without a limit there is no file, or it says `max`.
-        let memory_limit = std::fs::read_to_string(MEMORY_LIMIT).ok();
-        let memory_limit = memory_limit.and_then(|text| text.trim().parse().ok());
+        let memory_limit = ambit_net::sys::process::memory_limit();
         Self { variables: texts.collect(), memory_limit }
     }
 

@@ -20,6 +20,8 @@ mod action;
 mod authentication;
 mod authorizer;
 mod connections;
+mod health;
+mod limits;
 mod matching;
 mod nearness;
 mod policy;

@@ -286,8 +286,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         until: Option<Instant>,
     ) -> Carried {
         let is_upgrade = self.framing.upgrade.is_some();
-        let idle = self.engine.settings.stream_idle_timeout;
-        let terms = Terms { until, idle, is_upgrade, counts: Counts::new(self.record.is_grpc) };
+        let counts = Counts::new(self.record.is_grpc);
+        let terms = Terms { until, idle: self.idle, is_upgrade, counts };
         let judged = (self.judged.as_ref(), self.token.as_ref());
         let version = self.rules.policies_version();
         let passes = |it: &Custom, rules: &P::Rules| self.consulted.still_passes(it, rules);

@@ -9,15 +9,21 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::piece::{Broken, Sink, Source, Stopped, Tally, grpc_status, pump};
+use crate::engine::piece::{Broken, Sink, Source, Stopped, Tally, grpc_status, pump, settle};
 use crate::engine::quiet::quiet;
 use crate::engine::record::Record;
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
 use crate::engine::upstream::heard::Heard;
 use crate::engine::upstream::{Reading, Sending};
+use crate::fields::Field;
 use crate::head::ResponseHead;
 use crate::refused::Refused;
+
+/// Answers 1xx before a response. A server may send one every few seconds while it works.
+const MAX_INFORMATIONAL: usize = 1_000;
+/// The fields of all of them.
+const MAX_INFORMATIONAL_BYTES: usize = 256 * 1024;
 
 /// How an exchange with an endpoint ended.
 #[derive(Debug)]
@@ -102,15 +108,16 @@ pub(super) async fn carry<B: Source, R: Respond>(
     let mut silent = pin!(quiet(terms.idle, || counts.bytes()));
     {
         let mut upload = pin!(upload(body, sending, terms.is_upgrade, counts, &is_uploaded));
+        let mut informed = Informed::default();
         let (mut head, framing) = loop {
             tokio::select! {
                 biased;
                 heard = reading.head() => match heard {
                     Ok(Heard::Informational(head)) => {
-                        respond.inform(&head);
-                        if let Err(broken) = respond.flush().await {
-                            return Carried::ClientGone(broken);
+                        if let Err(refused) = informed.count(&head) {
+                            return Carried::Broken(refused.into());
                         }
+                        respond.inform(&head);
                     }
                     Ok(Heard::Final(head, framing)) => break (head, framing),
                     Err(broken) => return Carried::Broken(broken),
@@ -120,7 +127,10 @@ pub(super) async fn carry<B: Source, R: Respond>(
                 broken = &mut silent => {
                     return Carried::Silent { broken, is_uploaded: is_uploaded.get() };
                 }
-                () = respond.gone() => return Carried::ClientGone(Broken::Closed),
+                // A client that does not read them does not keep the response from being read.
+                settled = settle(respond) => if let Err(broken) = settled {
+                    return Carried::ClientGone(broken);
+                },
             }
         };
         counts.upstream_time.set(Some(started.elapsed()));
@@ -139,6 +149,25 @@ pub(super) async fn carry<B: Source, R: Respond>(
     }
     body.become_tunnel();
     tunnel(body, respond, sending, reading, counts, denied, silent).await
+}
+
+/// What came before a response's head, which a client may not read for now.
+#[derive(Default)]
+struct Informed {
+    number: usize,
+    bytes: usize,
+}
+
+impl Informed {
+    fn count(&mut self, head: &ResponseHead) -> Result<(), Refused> {
+        let of_field = |field: Field<'_>| field.name.len() + field.value.len();
+        self.number += 1;
+        self.bytes += head.fields.iter().map(of_field).sum::<usize>();
+        if self.number > MAX_INFORMATIONAL || self.bytes > MAX_INFORMATIONAL_BYTES {
+            return Err(Refused::TooManyInformational);
+        }
+        Ok(())
+    }
 }
 
 /// Moves the bytes behind an upgrade.

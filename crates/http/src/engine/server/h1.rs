@@ -64,7 +64,8 @@ pub(super) async fn serve<P: Position>(
         let Some((head, framing)) = head(engine, &arrival, &mut inbox, &mut outbox).await else {
             return finish(&mut inbox, &mut outbox).await;
         };
-        let is_last = is_leaving || ends_at.is_some_and(|at| Instant::now() >= at);
+        let is_ending = is_leaving || engine.is_closed();
+        let is_last = is_ending || ends_at.is_some_and(|at| Instant::now() >= at);
         let client =
             Client { version: head.version(), is_persistent: framing.is_persistent && !is_last };
         let mut body = Body::of_request(framing.body, &settings.limits);

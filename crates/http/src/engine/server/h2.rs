@@ -1,6 +1,7 @@
 //! A client's connection of HTTP/2: requests at once, each a task of its own.
 
 use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use ambit_net::drain::Guard;
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::{Builder, Connection, SendResponse};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use super::meter::Excess;
+use super::metered::Metered;
 use crate::engine::answer::Answer;
 use crate::engine::exchange::Request;
 use crate::engine::piece::{Broken, Piece, Sink, Source};
@@ -27,10 +30,10 @@ use crate::h1::options::Protocol;
 use crate::head::ResponseHead;
 
 /// A client's connection.
-type Served = Connection<Cork<Prefixed>, Bytes>;
+type Served = Connection<Cork<Metered>, Bytes>;
+/// A request, and where its response goes.
+type Accepted = (http::Request<RecvStream>, SendResponse<Bytes>);
 
-/// Requests at once on a connection.
-const MAX_STREAMS: u32 = 256;
 /// How much a request may send before it is read.
 const WINDOW_BYTES: u32 = 256 * 1024;
 /// The same for all of a connection.
@@ -51,7 +54,9 @@ pub(super) async fn serve<P: Position>(
     guard: &Guard,
 ) {
     let settings = &engine.settings;
+    let (stream, watch) = Metered::new(stream);
     let Some((mut connection, driver)) = open(settings, stream).await else { return };
+    let mut excess = pin!(watch.excess(settings.head_timeout));
     let age = settings.age(|bound| engine.position.random_below(bound));
     let mut ends_at = age.map(|age| Instant::now() + age);
     let mut idle_at = Instant::now() + settings.idle_timeout;
@@ -77,6 +82,7 @@ pub(super) async fn serve<P: Position>(
                 continue;
             }
             () = overdue.overdue(), if is_draining => return,
+            excess = &mut excess => return cut(engine, &arrival, connection, &driver, excess).await,
             () = sleep_until(ends_at.unwrap_or(idle_at)), if ends_at.is_some() => {
                 ends_at = None;
                 ending.begin(&mut connection);
@@ -96,36 +102,46 @@ pub(super) async fn serve<P: Position>(
                 continue;
             }
         };
-        let (request, mut respond) = match accepted {
-            Some(Ok(accepted)) => accepted,
-            Some(Err(error)) => return tracing::debug!(%error, "a client's HTTP/2 broke"),
-            None => return,
-        };
+        let Some((request, mut respond)) = taken(accepted) else { return };
         idle_at = Instant::now() + settings.idle_timeout;
+        if engine.is_closed() {
+            ending.begin(&mut connection);
+        }
         // A reset frees its place among the streams at once, but not what was begun for it.
-        if Rc::strong_count(&open) > MAX_STREAMS as usize || ending.is_overdue {
+        if Rc::strong_count(&open) > settings.max_streams as usize || ending.is_overdue {
             respond.send_reset(h2::Reason::REFUSED_STREAM);
             continue;
         }
-        let (engine, arrival, open) = (engine.clone(), arrival.clone(), open.clone());
-        guard.spawn_local(async move {
-            let _held_to_the_end = open;
-            one(&engine, &arrival, request, respond).await;
-        });
+        start(guard, engine, &arrival, &open, (request, respond));
     }
 }
 
+/// Ends the connection of a client that does too much.
+async fn cut<P: Position>(
+    engine: &Rc<Engine<P>>,
+    arrival: &Arrival,
+    mut connection: Served,
+    driver: &Driver<Metered>,
+    excess: Excess,
+) {
+    engine.position.cut(arrival, excess.as_str());
+    connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+    let telling = async { while let Some(Ok(_)) = accept(&mut connection, driver).await {} };
+    // It may not even read that.
+    drop(timeout(GOAWAY_TIMEOUT, telling).await);
+}
+
 /// Begins HTTP/2 with a client.
-async fn open(settings: &Settings, stream: Prefixed) -> Option<(Served, Driver<Prefixed>)> {
+async fn open(settings: &Settings, stream: Metered) -> Option<(Served, Driver<Metered>)> {
     let (stream, driver) = cork(stream);
     let opening = Builder::new()
         .initial_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(settings.max_streams)
         .max_header_list_size(settings.limits.fields.bytes)
         .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
         .handshake::<_, Bytes>(stream);
-    match tokio::time::timeout(settings.head_timeout, opening).await {
+    match timeout(settings.head_timeout, opening).await {
         Ok(Ok(connection)) => {
             driver.start();
             Some((connection, driver))
@@ -138,11 +154,32 @@ async fn open(settings: &Settings, stream: Prefixed) -> Option<(Served, Driver<P
     }
 }
 
+/// Starts a request, which holds `open` until it has ended.
+fn start<P: Position>(
+    guard: &Guard,
+    engine: &Rc<Engine<P>>,
+    arrival: &Rc<Arrival>,
+    open: &Rc<()>,
+    (request, respond): Accepted,
+) {
+    let (engine, arrival, open) = (engine.clone(), arrival.clone(), open.clone());
+    guard.spawn_local(async move {
+        let _held_to_the_end = open;
+        one(&engine, &arrival, request, respond).await;
+    });
+}
+
+/// A request, or the end of the connection.
+fn taken(accepted: Option<Result<Accepted, h2::Error>>) -> Option<Accepted> {
+    let accepted = accepted?;
+    accepted.inspect_err(|error| tracing::debug!(%error, "a client's HTTP/2 broke")).ok()
+}
+
 /// The next request. What was written meanwhile is sent.
 async fn accept(
     connection: &mut Served,
-    driver: &Driver<Prefixed>,
-) -> Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>> {
+    driver: &Driver<Metered>,
+) -> Option<Result<Accepted, h2::Error>> {
     poll_fn(|cx| {
         let accepted = connection.poll_accept(cx);
         driver.push(cx);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 
+use crate::engine::buffered::Buffered;
 use crate::engine::heads;
 use crate::engine::piece::{Broken, Piece};
 use crate::engine::upstream::heard::Heard;
@@ -23,19 +24,23 @@ const FULL_BYTES: usize = 64 * 1024;
 pub(crate) struct Sending {
     stream: SendStream<Bytes>,
     waiting: VecDeque<Bytes>,
-    bytes: usize,
+    /// What waits.
+    buffered: Buffered,
     end: Option<Option<Fields>>,
     has_ended: bool,
 }
 
 impl Sending {
     pub(crate) fn new(stream: SendStream<Bytes>) -> Self {
-        Self { stream, waiting: VecDeque::new(), bytes: 0, end: None, has_ended: false }
+        let (waiting, buffered) = (VecDeque::new(), Buffered::default());
+        Self { stream, waiting, buffered, end: None, has_ended: false }
     }
 
     /// One whose head was also its end.
     pub(crate) fn ended(stream: SendStream<Bytes>) -> Self {
-        Self { has_ended: true, ..Self::new(stream) }
+        let mut ended = Self::new(stream);
+        ended.has_ended = true;
+        ended
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -51,7 +56,7 @@ impl Sending {
         if self.has_ended {
             return;
         }
-        self.bytes += data.len();
+        self.buffered.set(self.buffered.bytes() + data.len());
         self.waiting.push_back(data);
     }
 
@@ -67,7 +72,7 @@ impl Sending {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes >= FULL_BYTES
+        self.buffered.bytes() >= FULL_BYTES
     }
 
     pub(crate) fn reset(&mut self, reason: h2::Reason) {
@@ -87,7 +92,7 @@ impl Sending {
             if next.is_empty() {
                 self.waiting.pop_front();
             }
-            self.bytes -= data.len();
+            self.buffered.set(self.buffered.bytes() - data.len());
             let is_last = self.waiting.is_empty() && matches!(self.end, Some(None));
             self.stream.send_data(data, is_last)?;
             if is_last {

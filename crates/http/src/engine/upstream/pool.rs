@@ -29,8 +29,12 @@ use crate::engine::upstream::h1;
 const MAX_IDLE: usize = 512;
 /// How much a stream of HTTP/2 may send before it is read here.
 const WINDOW_BYTES: u32 = 256 * 1024;
-/// The same for all streams of a connection.
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// The same for all streams of a connection: as much as there is. Streams whose clients do not read
+/// would keep a smaller one filled, and those of all other clients waiting.
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
+/// What small frames may cost a connection while they wait for their clients, by the library's
+/// reckoning: 256 bytes each. Beyond it the connection ends, with the requests of all clients.
+const SMALL_FRAMES_BYTES: usize = 256 * 1024 * 1024;
 
 /// What a connection leads to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -192,7 +196,7 @@ impl Pool {
         let mut builder = h2::client::Builder::new();
         builder.enable_push(false).initial_window_size(WINDOW_BYTES);
         builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        builder.max_header_list_size(self.head_bytes);
+        builder.max_header_list_size(self.head_bytes).data_frame_budget(SMALL_FRAMES_BYTES);
         let (stream, driver) = cork(stream);
         let (sender, mut connection) = builder.handshake::<_, Bytes>(stream).await?;
         driver.start();

@@ -10,8 +10,9 @@ use ambit_model::names::ServiceName;
 
 use super::super::{ConvertError, Problem, each, known, port, text};
 use super::{
-    authentication, authorizer, by_name, connections, inner, optional, optional_string,
-    optional_text, policy_name, policy_name_message, rate_limit, rule, strings, telemetry, traffic,
+    authentication, authorizer, by_name, connections, health, inner, limits, optional,
+    optional_string, optional_text, policy_name, policy_name_message, rate_limit, rule, strings,
+    telemetry, traffic,
 };
 use crate::proto::ambit::http as proto;
 
@@ -43,6 +44,9 @@ impl TryFrom<proto::Service> for ServiceHttp {
             subsets: by_name("subsets", message.subsets, subset)?,
             telemetry: optional("telemetry", message.telemetry, telemetry::telemetry)?
                 .unwrap_or_default(),
+            limits: optional("request_limits", message.request_limits, limits::limits)?
+                .unwrap_or_default(),
+            health_check: optional("health_check", message.health_check, health::check)?,
         })
     }
 }
@@ -63,6 +67,8 @@ impl From<&ServiceHttp> for proto::Service {
             traffic: Some(traffic::traffic_message(&it.traffic)),
             subsets: it.subsets.iter().map(subset_message).collect(),
             telemetry: telemetry::message(&it.telemetry),
+            request_limits: limits::message(&it.limits),
+            health_check: it.health_check.as_ref().map(health::message),
         }
     }
 }

@@ -35,6 +35,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+mod bounds;
 mod telemetry;
 
 use super::{account, net, policy_name, service_name, text, text_match, word};
@@ -371,6 +372,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
         (rate_limit::limits(), traffic()),
         btree_map(word(), subset, 0..3),
         telemetry::telemetry(),
+        (bounds::limits(), option::of(bounds::health_check())),
     )
         .prop_map(
             |(
@@ -382,6 +384,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                 (rate_limits, traffic),
                 subsets,
                 telemetry,
+                (limits, health_check),
             )| {
                 ServiceHttp {
                     service,
@@ -395,6 +398,8 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                     traffic,
                     subsets,
                     telemetry,
+                    limits,
+                    health_check,
                 }
             },
         )
