@@ -25,7 +25,7 @@ use ambit_wire::admin::{
     ApiVersion, Authority, CertificateInForce, Discovery, Explanation, List, Mark, MeshIdentity,
     Objects, Registry, Status, control,
 };
-use ambit_words::names::OPEN_METRICS;
+use ambit_words::exposition;
 use http::{Method, StatusCode};
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -96,7 +96,9 @@ impl Admin {
             (&Method::GET, control::STATUS) => Answer::json(StatusCode::OK, &self.status()),
             (&Method::POST, control::MARK) => self.mark(),
             (&Method::GET, "/metrics") => {
-                Answer::text(StatusCode::OK, OPEN_METRICS, self.metrics.text())
+                let accept = question.accept.as_deref();
+                let (content_type, text) = exposition::answer(accept, self.metrics.text());
+                Answer::text(StatusCode::OK, content_type, text)
             }
             (&Method::GET, control::SYNC) => {
                 let resources = self.world.resources().borrow().clone();

@@ -11,6 +11,7 @@ use ambit_net::drain::Guard;
 use ambit_net::http_port::{self, Limits};
 use ambit_wire::admin::Refusal;
 use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -28,6 +29,8 @@ pub(crate) struct Question {
     pub(crate) path: String,
     /// The parameters behind the `?`.
     pub(crate) query: BTreeMap<String, String>,
+    /// Which types of an answer are understood, as it is written.
+    pub(crate) accept: Option<String>,
     /// The body.
     pub(crate) body: Bytes,
 }
@@ -85,7 +88,9 @@ async fn respond(request: Request<Incoming>, handler: Handler) -> Response<Full<
     let (head, body) = request.into_parts();
     let answer = match Limited::new(body, BODY_SIZE_MAX_BYTES).collect().await {
         Ok(body) => {
+            let accept = head.headers.get(ACCEPT).and_then(|it| it.to_str().ok());
             let question = Question {
+                accept: accept.map(str::to_owned),
                 method: head.method,
                 path: head.uri.path().to_owned(),
                 query: query(head.uri.query().unwrap_or_default()),
@@ -105,7 +110,7 @@ async fn respond(request: Request<Incoming>, handler: Handler) -> Response<Full<
     };
     Response::builder()
         .status(answer.status)
-        .header(http::header::CONTENT_TYPE, answer.content_type)
+        .header(CONTENT_TYPE, answer.content_type)
         .body(Full::new(answer.body))
         .expect("a status and a constant header make a response")
 }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use ambit_words::names::OPEN_METRICS;
+use ambit_words::exposition;
 use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
@@ -33,7 +33,9 @@ impl Monitoring {
         match (&question.method, question.path.as_str()) {
             (&Method::GET, "/metrics" | "/stats/prometheus") => {
                 self.look_at_authority();
-                Answer::text(StatusCode::OK, OPEN_METRICS, self.metrics.text())
+                let accept = question.accept.as_deref();
+                let (content_type, text) = exposition::answer(accept, self.metrics.text());
+                Answer::text(StatusCode::OK, content_type, text)
             }
             (&Method::GET, "/ready") => {
                 let ready = *self.serves.borrow();

@@ -18,9 +18,9 @@ use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
 use ambit_wire::admin::{ApiVersion, List, Process, Shares, node_proxy};
 use ambit_words::error_chain;
-use ambit_words::names::OPEN_METRICS;
+use ambit_words::exposition;
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
@@ -139,8 +139,11 @@ impl Admin {
         }
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let query = request.uri().query().unwrap_or_default().to_owned();
+        let accept = request.headers().get(ACCEPT).and_then(|it| it.to_str().ok());
         match (service, &*path) {
-            (Service::Metrics | Service::Admin, "/metrics" | "/stats/prometheus") => self.metrics(),
+            (Service::Metrics | Service::Admin, "/metrics" | "/stats/prometheus") => {
+                self.metrics(accept)
+            }
             (Service::Readiness | Service::Admin, "/healthz/ready") => self.readiness(),
             (Service::Admin, _) => self.administer(&method, &path, &query).await,
             _ => text(StatusCode::NOT_FOUND, "no such page\n"),
@@ -226,9 +229,12 @@ impl Admin {
         text(StatusCode::SERVICE_UNAVAILABLE, missing)
     }
 
-    fn metrics(&self) -> Answer {
+    fn metrics(&self, accept: Option<&str>) -> Answer {
         match self.shared.mesh.metrics.encode() {
-            Ok(metrics) => answer(StatusCode::OK, OPEN_METRICS, metrics.into()),
+            Ok(metrics) => {
+                let (content_type, text) = exposition::answer(accept, metrics);
+                answer(StatusCode::OK, content_type, text.into())
+            }
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
     }

@@ -3,6 +3,7 @@
 //! A line has Ambit's own form, which [`own`] writes like every other line of the log, or the form
 //! that a format asks for (`line`). Which of them is for the caller to say.
 
+mod attributes;
 mod entry;
 #[cfg(test)]
 pub(crate) mod fixture;

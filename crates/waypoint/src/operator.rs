@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, PUBLIC};
 use ambit_net::socket::{ListenOptions, tcp_listener};
-use ambit_words::names::OPEN_METRICS;
+use ambit_words::exposition;
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -29,7 +29,8 @@ pub(crate) async fn start(shared: &Arc<Shared>) -> anyhow::Result<()> {
             .with_context(|| format!("listen at {address} for {name}"))?;
         let shared = shared.clone();
         let answer = move |request: Request<Incoming>| {
-            let answer = shared.answer(request.uri().path());
+            let accept = request.headers().get(ACCEPT).and_then(|it| it.to_str().ok());
+            let answer = shared.answer(request.uri().path(), accept);
             async move { answer }
         };
         let spawn = |connection| drop(tokio::spawn(connection));
@@ -41,10 +42,13 @@ pub(crate) async fn start(shared: &Arc<Shared>) -> anyhow::Result<()> {
 }
 
 impl Shared {
-    fn answer(&self, path: &str) -> Answer {
+    fn answer(&self, path: &str, accept: Option<&str>) -> Answer {
         match path {
             "/metrics" | "/stats/prometheus" => match self.mesh.metrics.encode() {
-                Ok(metrics) => answer(StatusCode::OK, OPEN_METRICS, metrics),
+                Ok(metrics) => {
+                    let (content_type, text) = exposition::answer(accept, metrics);
+                    answer(StatusCode::OK, content_type, text)
+                }
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             },
             "/healthz/ready" => self.readiness(),

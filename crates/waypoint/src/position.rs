@@ -273,6 +273,16 @@ impl Here {
         }
     }
 
+    /// Where the waypoint's own page of metrics or readiness is served, if a client that connects to
+    /// this address means it.
+    pub(crate) fn own_page(&self, destination: SocketAddr) -> Option<SocketAddr> {
+        let config = &self.shared.config;
+        let pages = [config.metrics, config.readiness];
+        let page = pages.into_iter().find(|page| page.port() == destination.port())?;
+        let own = if page.ip().is_unspecified() { config.instance } else { page.ip() };
+        (destination.ip() == config.instance).then_some(SocketAddr::new(own, page.port()))
+    }
+
     /// The service that a goal means, and its port.
     fn service<'v>(
         &self,
@@ -539,14 +549,15 @@ impl Position for Here {
         let mut remembered = self.remembered.borrow_mut();
         let said = self.telemetry(&view, arrival);
         let changes = said.and_then(|it| it.metrics.as_ref());
-        self.shared.requests.count(&mut remembered, arrival, record, service, changes);
+        let reports = &self.shared.reports;
+        let known = service.map(|it| &**it);
+        let entry = Entry::of_request(&reports.names, arrival, record, known);
+        let requests = &self.shared.requests;
+        requests.count(&mut remembered, arrival, record, service, changes, &entry);
         self.shared.checks.count(&record.checks);
         for policy in record.dry_run.iter().filter_map(|denial| denial.policy()) {
             self.plane.mesh.metrics.dry_run_denial(policy);
         }
-        let reports = &self.shared.reports;
-        let service = service.map(|it| &**it);
-        let entry = Entry::of_request(&reports.names, arrival, record, service);
         reports.tell(said, &entry, record);
     }
 

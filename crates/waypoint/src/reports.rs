@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ambit_http::engine::record::Record as Request;
 use ambit_model::http::access_log::Format;
-use ambit_model::http::telemetry::{AccessLog, Spans, Telemetry, Tracing};
+use ambit_model::http::telemetry::{AccessLog, FilteredLog, Spans, Telemetry, Tracing};
 use ambit_wire::proto::opentelemetry::Resource;
 
 use crate::access_log::{self, Entry, Names};
@@ -68,7 +68,7 @@ impl Reports {
     /// Whether a log shows fields of the response.
     pub(crate) fn reads_response(&self, said: &Telemetry) -> bool {
         match &said.access_logs {
-            Some(logs) => logs.iter().any(AccessLog::reads_response),
+            Some(logs) => logs.iter().any(|it| it.log.reads_response()),
             None => match &self.defaults.log {
                 OwnLog::Lines(format) => format.reads_response(),
                 OwnLog::Off | OwnLog::Own => false,
@@ -88,7 +88,11 @@ impl Reports {
     /// Logs a request, or a connection that is no HTTP.
     pub(crate) fn log(&self, said: Option<&Telemetry>, entry: &Entry<'_>) {
         if let Some(logs) = said.and_then(|said| said.access_logs.as_ref()) {
-            return logs.iter().for_each(|log| self.write(log, entry));
+            let asks = |it: &&FilteredLog| match &it.filter {
+                None => true,
+                Some(filter) => filter.holds(entry).unwrap_or(false),
+            };
+            return logs.iter().filter(asks).for_each(|it| self.write(&it.log, entry));
         }
         match &self.defaults.log {
             OwnLog::Off => {}

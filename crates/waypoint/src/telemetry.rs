@@ -1,8 +1,9 @@
 //! Request metrics with Istio's names, labels and buckets.
 //!
-//! What a client chooses never becomes a label. Label sets are bounded all the same (`labels`):
-//! beyond the bound requests count for unknown clients. A thread remembers the series of what it
-//! has counted before (`series`), so that the next request like it makes no label.
+//! What a client chooses becomes a label only where a Telemetry asks for it. Label sets are bounded
+//! all the same (`labels`): beyond the bound requests count for unknown clients. A thread remembers
+//! the series of what it has counted before (`series`), so that the next request like it makes no
+//! label.
 
 mod labels;
 mod series;
@@ -23,6 +24,8 @@ use prometheus_client::registry::{Registry, Unit};
 use labels::{Bounded, Labels};
 pub(crate) use series::Remembered;
 use series::Series;
+
+use crate::access_log::Entry;
 
 /// Istio's buckets, of milliseconds and of bytes alike.
 const BUCKETS: [f64; 19] = [
@@ -153,22 +156,30 @@ impl Requests {
         record: &Record,
         service: Option<&Arc<Service>>,
         changes: Option<&Arc<MetricChanges>>,
+        entry: &Entry<'_>,
     ) {
         let series = || {
             let labels = Labels::of(arrival, record, service.map(|it| &**it));
-            self.series(labels, record.is_grpc, changes.map(|it| &**it))
+            self.series(labels, entry, record.is_grpc, changes.map(|it| &**it))
         };
-        remembered.count(arrival, record, service, changes, series);
+        let values = labels::values(changes.map(|it| &**it), entry);
+        remembered.count(arrival, record, service, (changes, values), series);
         self.count_limits(record);
     }
 
     /// The series of a request with these labels.
-    fn series(&self, labels: Labels, is_grpc: bool, changes: Option<&MetricChanges>) -> Series {
+    fn series(
+        &self,
+        labels: Labels,
+        entry: &Entry<'_>,
+        is_grpc: bool,
+        changes: Option<&MetricChanges>,
+    ) -> Series {
         let change = |metric| changes.and_then(|it| it.get(&metric));
         let shown = |metric| match change(metric) {
             None => Some(labels.clone()),
             Some(MetricChange { is_off: true, .. }) => None,
-            Some(change) => Some(labels.clone().changed(&change.labels)),
+            Some(change) => Some(labels.clone().changed(&change.labels, entry)),
         };
         let of_grpc = |metric| shown(metric).filter(|_| is_grpc);
         let messages = &self.request_messages;

@@ -40,6 +40,9 @@ use crate::shared::Shared;
 /// How long a request for a tunnel waits for a part of the view that it needs, in all.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a tunnel to the waypoint's own metrics may live; scrapers open another one.
+const SHOWN_AT_MOST: Duration = Duration::from_secs(600);
+
 /// How long a waypoint that is told to end goes on as before: it is not ready any more, and by then
 /// the other proxies have heard of it, so that what they are asked to open again they open
 /// elsewhere.
@@ -180,10 +183,21 @@ impl Refused {
     }
 }
 
+/// What a tunnel leads to.
+enum Admitted {
+    /// A service or workload that has this waypoint.
+    Requests(Arrival, Protocol),
+    /// The waypoint's own page of metrics or readiness.
+    Operator(SocketAddr),
+}
+
 /// Serves one tunnel from its CONNECT to its end.
 async fn serve_tunnel(thread: Rc<Thread>, session: Rc<Session>, mut connect: Connect) {
     match thread.admit(&session, &mut connect).await {
-        Ok((arrival, protocol)) => thread.carry(&session, connect, arrival, protocol).await,
+        Ok(Admitted::Requests(arrival, protocol)) => {
+            thread.carry(&session, connect, arrival, protocol).await;
+        }
+        Ok(Admitted::Operator(address)) => thread.show(&session, connect, address).await,
         Err(refused) => {
             let identity = &session.peer.identity;
             let (from, reason) = (session.from, error_chain(&refused));
@@ -201,7 +215,7 @@ impl Thread {
         &self,
         session: &Session,
         connect: &mut Connect,
-    ) -> Result<(Arrival, Protocol), Refused> {
+    ) -> Result<Admitted, Refused> {
         if connect.method() != Method::CONNECT {
             return Err(Refused::Method(connect.method().clone()));
         }
@@ -213,6 +227,9 @@ impl Thread {
         drop(connect.take_headers());
         let Authority::Address(destination) = asked else { return Err(Refused::NotOurs(asked)) };
         let here = self.engine.position();
+        if let Some(own) = here.own_page(destination) {
+            return Ok(Admitted::Operator(own));
+        }
         let meant = here.meant(destination, &session.peer.identity);
         let meant = tokio::time::timeout(PATIENCE, meant).await;
         let Meant { is_ours, protocol } = meant.map_err(|_| Refused::Unknown(destination))?;
@@ -222,7 +239,27 @@ impl Thread {
         let source = Source::new(Some(session.peer.identity.clone()), session.from.ip());
         let workload = here.client(&session.peer.identity, session.from.ip());
         let (client, scheme) = (session.from, Scheme::Http);
-        Ok((Arrival { source, workload, client, destination, scheme }, protocol))
+        let arrival = Arrival { source, workload, client, destination, scheme };
+        Ok(Admitted::Requests(arrival, protocol))
+    }
+
+    /// Carries what a scraper or a probe in the mesh asks of the waypoint itself. Outside of the
+    /// mesh the same ports are open in the clear.
+    async fn show(&self, session: &Session, connect: Connect, address: SocketAddr) {
+        let Ok(_held) = session.carrier.inner_tunnel() else {
+            let _gone = connect.refuse(StatusCode::SERVICE_UNAVAILABLE);
+            return tracing::debug!(from = %session.from, "this client has used up its share");
+        };
+        let Ok(mut page) = TcpStream::connect(address).await else {
+            let _gone = connect.refuse(StatusCode::SERVICE_UNAVAILABLE);
+            return tracing::warn!(%address, "the waypoint's own page cannot be reached");
+        };
+        let Ok(mut tunnel) = connect.accept(HeaderMap::new()) else { return };
+        let copying = tokio::io::copy_bidirectional(&mut tunnel, &mut page);
+        match tokio::time::timeout(SHOWN_AT_MOST, copying).await {
+            Ok(Err(error)) => tracing::debug!(%error, from = %session.from, "a scrape broke off"),
+            Ok(Ok(_)) | Err(_) => {}
+        }
     }
 
     /// Answers 200 and serves what comes.

@@ -9,6 +9,7 @@ pub mod annotations;
 pub mod departure;
 pub mod durations;
 mod error_chain;
+pub mod exposition;
 pub mod labels;
 pub mod names;
 pub mod ports;

@@ -33,8 +33,6 @@ pub const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 /// The value of a metric's label that nothing is known for.
 pub const UNKNOWN_LABEL: &str = "unknown";
-/// The media type of metrics.
-pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Below a node's credentials: those of its waypoint pods, each in a directory of the pod's uid.
 pub const WAYPOINT_CREDENTIALS: &str = "waypoints";
 /// The directory of a pod's token, in its credentials and below `/var/run/secrets`.

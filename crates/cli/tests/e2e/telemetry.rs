@@ -38,6 +38,9 @@ spec:
     randomSamplingPercentage: 100
   accessLogging:
   - providers: [{name: short}]
+    filter: {expression: \"request.url_path != '/quiet'\"}
+  metrics:
+  - overrides: [{tagOverrides: {path: {value: request.url_path}}}]
 ";
 
 const SPANS: &str = "ambit_telemetry_exported_total";
@@ -59,13 +62,16 @@ fn a_telemetry_says_who_is_told_until_it_is_gone() {
     machine.wait("requests are traced", SETTLE_TIMEOUT, || {
         get(&machine, "/during").contains("traceparent")
     });
+    get(&machine, "/quiet");
     let answer = get(&machine, "/told");
     let trace = trace_id(&answer);
     let line = format!("told GET /told 200 {trace}");
     machine.wait("the log has its format", SETTLE_TIMEOUT, || log(&machine).contains(&line));
+    assert!(!log(&machine).contains("told GET /quiet"), "the filter keeps it out");
     machine.wait("the collector has spans", SETTLE_TIMEOUT, || {
         sum(&metrics(&machine), SPANS, &["signal=\"spans\""]) > 0
     });
+    assert_eq!(sum(&metrics(&machine), "istio_requests_total", &["path=\"/told\""]), 1);
 
     machine.delete(TELEMETRY);
     machine.wait("nothing is traced", SETTLE_TIMEOUT, || {
@@ -96,8 +102,16 @@ fn log(machine: &Machine) -> String {
     machine.run(&["logs", "app/waypoint"])
 }
 
+/// What a scraper in the mesh gets of the waypoint.
 fn metrics(machine: &Machine) -> String {
-    let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && \
-                  printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
-    machine.bash("app/waypoint", script)
+    let pods = machine.pods();
+    let waypoint = pods.iter().find(|pod| pod.namespace == "app" && pod.owner == "waypoint");
+    let name = &waypoint.expect("the waypoint's pod").name;
+    let ip = machine.pod_ip("app", name, false);
+    let script = format!(
+        "exec 3<>/dev/tcp/{ip}/15020 && \
+         printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n' >&3 && \
+         timeout 5 cat <&3"
+    );
+    machine.bash("client/load", &script)
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use ambit_model::http::telemetry::{
-    AccessLog, DEFAULT_SAMPLING, Spans, Telemetry, Tracing as Traced,
+    AccessLog, DEFAULT_SAMPLING, FilteredLog, Spans, Telemetry, Tracing as Traced,
 };
 
 use super::metrics::{self, Metrics};
@@ -96,17 +96,19 @@ pub fn remarks(
 }
 
 /// The logs; `None` if nobody says anything.
-fn access_logs(objects: &[&[Logging]], providers: &Providers<'_>) -> Option<Vec<AccessLog>> {
+fn access_logs(objects: &[&[Logging]], providers: &Providers<'_>) -> Option<Vec<FilteredLog>> {
     let mesh = providers.mesh;
     let defaults = &mesh.default_providers.access_logging;
-    let mut logs: Option<Vec<AccessLog>> = None;
+    let every = |log| FilteredLog { log, filter: None };
+    let mut logs: Option<Vec<FilteredLog>> = None;
     if !defaults.is_empty() {
-        logs = Some(defaults.iter().filter_map(|name| providers.log(name).ok()).collect());
+        let named = defaults.iter().filter_map(|name| providers.log(name).ok());
+        logs = Some(named.map(every).collect());
     } else if mesh.access_log.is_on {
-        logs = Some(vec![providers.built_in_log()]);
+        logs = Some(vec![every(providers.built_in_log())]);
     }
     for object in objects {
-        let mut own: Option<Vec<AccessLog>> = None;
+        let mut own: Option<Vec<FilteredLog>> = None;
         for entry in *object {
             let named = || entry.providers.iter().filter_map(|name| providers.log(name).ok());
             match (entry.is_off, entry.providers.is_empty()) {
@@ -114,14 +116,22 @@ fn access_logs(objects: &[&[Logging]], providers: &Providers<'_>) -> Option<Vec<
                 (true, false) => {
                     let off: Vec<AccessLog> = named().collect();
                     let left = own.take().or_else(|| logs.clone()).unwrap_or_default();
-                    own = Some(left.into_iter().filter(|log| !off.contains(log)).collect());
+                    own = Some(left.into_iter().filter(|it| !off.contains(&it.log)).collect());
                 }
                 // It switches on what a wider scope names, or the mesh's own.
                 (false, true) => {
                     let wider = own.take().or_else(|| logs.clone()).filter(|it| !it.is_empty());
-                    own = Some(wider.unwrap_or_else(|| vec![providers.built_in_log()]));
+                    let logs = wider.unwrap_or_else(|| vec![every(providers.built_in_log())]);
+                    let filter = |it: FilteredLog| FilteredLog {
+                        filter: entry.filter.clone().or(it.filter),
+                        ..it
+                    };
+                    own = Some(logs.into_iter().map(filter).collect());
                 }
-                (false, false) => own.get_or_insert_default().extend(named()),
+                (false, false) => {
+                    let filter = |log| FilteredLog { log, filter: entry.filter.clone() };
+                    own.get_or_insert_default().extend(named().map(filter));
+                }
             }
         }
         logs = own.or(logs);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use ambit_model::Text;
-use ambit_model::http::telemetry::{LabelChange, Metric, MetricChange, MetricChanges};
+use ambit_model::expression::{Expression, ExpressionError};
+use ambit_model::http::telemetry::{LabelChange, Metric, MetricChange, MetricChanges, NAMES};
 
 use super::entries::{is_for_servers, names};
 use super::written::{WrittenMetrics, WrittenSelector, WrittenTagOverride};
@@ -113,11 +114,12 @@ fn labels(
                 remarks.wrong(&at.field("value"), what, "remove it");
                 LabelChange::Removed
             }
-            (None | Some("" | "UPSERT"), Some(value)) => match literal(value) {
-                Some(value) => LabelChange::Is(value.into()),
-                None => {
-                    let what = format!("`{value}` is no text: this label stays as it is");
-                    remarks.unhonoured(true, &at.field("value"), what, "write a text, as in 'a'");
+            (None | Some("" | "UPSERT"), Some(value)) => match upsert(value) {
+                Ok(change) => change,
+                Err(error) => {
+                    let what = format!("{error}: this label stays as it is");
+                    let remedy = "correct it; docs/guide/telemetry.md lists what it may name";
+                    remarks.wrong(&at.field("value"), what, remedy);
                     continue;
                 }
             },
@@ -145,6 +147,14 @@ fn is_label(name: &str) -> bool {
         && name.chars().all(is_other)
         && !name.starts_with("__")
         && name != "le"
+}
+
+/// A text, or what else must be looked up for each request.
+fn upsert(value: &str) -> Result<LabelChange, ExpressionError> {
+    match literal(value) {
+        Some(text) => Ok(LabelChange::Is(text.into())),
+        None => Expression::new(value, &NAMES).map(LabelChange::Value),
+    }
 }
 
 /// The text of an expression that is one.

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 
 use ambit_model::Text;
+use ambit_model::expression::Expression;
 use ambit_model::http::rule::Fraction;
-use ambit_model::http::telemetry::Tag;
+use ambit_model::http::telemetry::{NAMES, Tag};
 
 use super::entries::{is_for_servers, mode, names};
 use super::metrics::{self, Metrics};
@@ -47,6 +48,8 @@ pub(crate) struct Logging {
     pub(crate) at: FieldPath,
     pub(crate) providers: Vec<String>,
     pub(crate) is_off: bool,
+    /// Which requests are logged; all of them without it.
+    pub(crate) filter: Option<Expression>,
 }
 
 /// What a Telemetry says.
@@ -176,12 +179,16 @@ fn tags(
 }
 
 fn logging(written: &WrittenLogging, at: &FieldPath, remarks: &mut Remarks) -> Logging {
-    remarks.unhonoured(
-        written.filter.is_some(),
-        &at.field("filter"),
-        "expressions are not evaluated: every request is logged",
-        "filter where the log is collected",
-    );
+    let expression = written.filter.as_ref().map(|it| &*it.expression).filter(|it| !it.is_empty());
+    let filter = expression.and_then(|source| match Expression::condition(source, &NAMES) {
+        Ok(filter) => Some(filter),
+        Err(error) => {
+            let at = at.field("filter").field("expression");
+            let what = format!("{error}: every request is logged");
+            remarks.wrong(&at, what, "correct it; docs/guide/telemetry.md lists what it may name");
+            None
+        }
+    });
     let providers = names(&written.providers, at, remarks);
-    Logging { at: at.clone(), providers, is_off: written.disabled == Some(true) }
+    Logging { at: at.clone(), providers, is_off: written.disabled == Some(true), filter }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ambit_model::http::access_log::Written;
 use ambit_model::http::rule::Fraction;
 use ambit_model::http::telemetry::{
-    self as model, AccessLog, Collector, LabelChange, Metric, MetricChange, Place, Spans, Tag,
+    self as model, AccessLog, Collector, FilteredLog, LabelChange, Metric, MetricChange, Place, Spans, Tag,
     Tracing as Traced, Way,
 };
 use ambit_model::names::ServiceName;
@@ -85,6 +85,10 @@ fn told_logs(telemetry: &model::Telemetry) -> Option<Vec<String>> {
         AccessLog::Lines(it) => format!("lines {}", format(it.written())),
         AccessLog::Collector { body, .. } => format!("collector {}", format(body.written())),
     };
+    let tell = |it: &FilteredLog| match &it.filter {
+        None => tell(&it.log),
+        Some(filter) => format!("{} if {}", tell(&it.log), filter.source()),
+    };
     telemetry.access_logs.as_ref().map(|logs| logs.iter().map(tell).collect())
 }
 
@@ -124,6 +128,14 @@ fn logs_are_those_of_the_narrowest_that_speaks() {
     check(&[file(), off()], "", Some(&[]));
     check(&[off(), file()], "", Some(&["lines code"]));
     check(&[off(), logging(json!({}))], json_log, Some(&["lines start_time"]));
+    let only = |providers: Value| {
+        let filter = json!({"expression": "response.code >= 500"});
+        logging(json!({"providers": providers, "filter": filter}))
+    };
+    let errors = "lines code if response.code >= 500";
+    check(&[only(json!([{"name": "file"}]))], "", Some(&[errors]));
+    check(&[file(), only(json!([]))], "", Some(&[errors]));
+    check(&[only(json!([{"name": "file"}])), file()], "", Some(&["lines code"]));
     let both = json!({"accessLogging": [{"providers": [{"name": "file"}, {"name": "als"}]}]});
     check(std::slice::from_ref(&both), "", Some(&["lines code", "collector %PROTOCOL%"]));
     let less = logging(json!({"providers": [{"name": "file"}], "disabled": true}));
@@ -174,6 +186,7 @@ fn metrics_are_changed_by_all_that_speak() {
             let labels = change.labels.iter().map(|(name, change)| match change {
                 LabelChange::Removed => format!(" -{name}"),
                 LabelChange::Is(value) => format!(" {name}={value}"),
+                LabelChange::Value(value) => format!(" {name}:{}", value.source()),
             });
             let off = if change.is_off { " off" } else { "" };
             format!("{}{off}{}", metric.name(), labels.collect::<String>())
@@ -188,16 +201,15 @@ fn metrics_are_changed_by_all_that_speak() {
     assert_eq!(told(&[size(true)]), "REQUEST_SIZE off");
     assert_eq!(told(&[size(true), size(false)]), "", "a narrower scope switches it on again");
     let labels = json!({"match": {"metric": "REQUEST_COUNT", "mode": "SERVER"},
-        "tagOverrides": {"source_app": {"operation": "REMOVE"}, "team": {"value": "'a b'"}}});
+        "tagOverrides": {"source_app": {"operation": "REMOVE"}, "team": {"value": "'a b'"},
+            "host": {"value": "request.host"}}});
     let wide = metrics(json!({"providers": [{"name": "prometheus"}], "overrides": [labels]}));
     let narrow = json!({"tagOverrides": {"team": {"operation": "UPSERT", "value": "\"c\""}}});
     let narrow = metrics(json!({"overrides": [narrow]}));
-    assert_eq!(told(std::slice::from_ref(&wide)), "REQUEST_COUNT -source_app team=a b");
+    assert_eq!(told(std::slice::from_ref(&wide)), "REQUEST_COUNT host:request.host -source_app team=a b");
     let both = told(&[wide, narrow]);
-    assert!(
-        both.starts_with("REQUEST_COUNT -source_app team=c, REQUEST_DURATION team=c"),
-        "{both}"
-    );
+    let expected = "host:request.host -source_app team=c, REQUEST_DURATION team=c";
+    assert!(both.contains(expected), "{both}");
     let elsewhere = json!({"providers": [{"name": "otel"}], "overrides": [{"disabled": true}]});
     assert_eq!(told(&[metrics(elsewhere.clone())]), "");
     let remarks = remarks(&metrics(elsewhere), &mesh(""));
@@ -252,7 +264,7 @@ fn what_is_not_honoured_is_a_remark() {
         {"match": {"metric": "TCP_SENT_BYTES"}, "disabled": true},
         {"match": {"metric": "REQUESTS"}}, {"match": {"mode": "CLIENT"}},
         {"tagOverrides": {"a": {"operation": "REMOVE", "value": "'b'"}, "b-": {}, "c": {},
-            "d": {"operation": "ADD"}, "e": {"value": "request.host"}}}]}]});
+            "d": {"operation": "ADD"}, "e": {"value": "request.hosts"}}}]}]});
     let (at, tag) = ("spec.metrics[0]", "spec.metrics[0].overrides[4].tagOverrides");
     let expected = [
         format!("unhonoured {at}.reportingInterval"),
@@ -264,11 +276,13 @@ fn what_is_not_honoured_is_a_remark() {
         format!("wrong {tag}.b-"),
         format!("wrong {tag}.c.value"),
         format!("wrong {tag}.d.operation"),
-        format!("unhonoured {tag}.e.value"),
+        format!("wrong {tag}.e.value"),
     ];
     check(metrics, &expected.each_ref().map(|it| &**it));
-    let logging = json!({"accessLogging": [{"filter": {"expression": "true"}}]});
-    check(logging, &["unhonoured spec.accessLogging[0].filter"]);
+    let filter = |it: &str| json!({"accessLogging": [{"filter": {"expression": it}}]});
+    check(filter("response.code >= 400"), &[]);
+    check(filter("response.kode >= 400"), &["wrong spec.accessLogging[0].filter.expression"]);
+    check(filter("'a'"), &["wrong spec.accessLogging[0].filter.expression"]);
     let tracing = json!({"tracing": [{"useRequestIdForTraceSampling": true,
         "enableIstioTags": false, "providers": [{"name": "otel"}, {"name": "otel"}]}]});
     let at = ["providers", "useRequestIdForTraceSampling", "enableIstioTags"]

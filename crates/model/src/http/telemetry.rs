@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Text;
+use crate::expression::Expression;
 use crate::http::access_log::Format;
 use crate::http::rule::Fraction;
 use crate::names::ServiceName;
@@ -20,7 +21,7 @@ pub const DEFAULT_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Telemetry {
     /// Where each request is logged, none is a log that is off; `None`: as the proxy is set.
-    pub access_logs: Option<Vec<AccessLog>>,
+    pub access_logs: Option<Vec<FilteredLog>>,
     /// Whether requests are traced; `None`: as the proxy is set.
     pub tracing: Option<Tracing>,
     /// What is changed of metrics; `None`: nothing.
@@ -87,9 +88,52 @@ pub enum LabelChange {
     Removed,
     /// It is this, whether it was there or not.
     Is(Text),
+    /// It is the value of this expression, `unknown` where there is none.
+    Value(Expression),
 }
 
-/// A place to which each request is logged.
+/// What expressions of a Telemetry may name: a request that has ended, or a connection that is no
+/// HTTP, which has no `request` and no `response`.
+pub const NAMES: [&str; 27] = [
+    "request.method",
+    "request.path",
+    "request.url_path",
+    "request.query",
+    "request.host",
+    "request.scheme",
+    "request.protocol",
+    "request.headers",
+    "request.useragent",
+    "request.referer",
+    "request.id",
+    "request.size",
+    "request.duration_ms",
+    "response.code",
+    "response.code_details",
+    "response.flags",
+    "response.grpc_status",
+    "response.size",
+    "source.principal",
+    "source.namespace",
+    "source.address",
+    "destination.principal",
+    "destination.service",
+    "destination.port",
+    "upstream.address",
+    "xds.route_name",
+    "connection.mtls",
+];
+
+/// Which requests are logged to a place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FilteredLog {
+    /// The place.
+    pub log: AccessLog,
+    /// What must be true of a request; what is an error is not logged.
+    pub filter: Option<Expression>,
+}
+
+/// A place to which requests are logged.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AccessLog {
     /// The proxy's output.

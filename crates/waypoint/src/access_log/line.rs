@@ -266,7 +266,7 @@ pub(crate) fn joined(values: &[impl Display]) -> Option<String> {
 
 /// Who made the response and why, in Envoy's words where it has one. It has no spaces, because
 /// Istio's default format has no quotes around it.
-fn code_details(record: &Record) -> String {
+pub(super) fn code_details(record: &Record) -> String {
     let word = match record.reason {
         "ok" => return "via_upstream".to_owned(),
         "denied" => "rbac_access_denied",

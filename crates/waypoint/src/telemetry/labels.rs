@@ -7,15 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ambit_http::engine::position::Arrival;
 use ambit_http::engine::record::Record;
 use ambit_model::Text;
-use ambit_model::http::telemetry::LabelChange;
+use ambit_model::expression::Expression;
+use ambit_model::http::telemetry::{LabelChange, MetricChanges};
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_words::names::UNKNOWN_LABEL;
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 
+use crate::access_log::Entry;
+
 /// Label sets of one metric that are told apart.
 const MAX_LABEL_SETS: usize = 20_000;
+/// Characters of a label that an expression makes.
+const MAX_VALUE_CHARS: usize = 256;
 /// How labels begin that say who the client is.
 const OF_CLIENT: &str = "source_";
 
@@ -87,11 +92,16 @@ impl Labels {
     }
 
     /// With what a Telemetry changes.
-    pub(super) fn changed(mut self, changes: &BTreeMap<Text, LabelChange>) -> Self {
+    pub(super) fn changed(
+        mut self,
+        changes: &BTreeMap<Text, LabelChange>,
+        entry: &Entry<'_>,
+    ) -> Self {
         self.own.retain(|(name, _)| !changes.contains_key(&**name));
         self.added.extend(changes.iter().filter_map(|(name, change)| match change {
             LabelChange::Removed => None,
             LabelChange::Is(value) => Some((name.to_string().into(), value.to_string().into())),
+            LabelChange::Value(of) => Some((name.to_string().into(), value(of, entry).into())),
         }));
         self
     }
@@ -104,6 +114,24 @@ impl Labels {
         }
         self
     }
+}
+
+/// The value of an expression as a label, which a client may have chosen: it is cut.
+fn value(of: &Expression, entry: &Entry<'_>) -> String {
+    match of.evaluate(entry) {
+        Ok(value) => value.to_string().chars().take(MAX_VALUE_CHARS).collect(),
+        Err(_) => UNKNOWN_LABEL.to_owned(),
+    }
+}
+
+/// What a request has for the expressions of these changes, in order.
+pub(super) fn values(changes: Option<&MetricChanges>, entry: &Entry<'_>) -> Vec<String> {
+    let labels = changes.into_iter().flat_map(BTreeMap::values).flat_map(|it| it.labels.values());
+    let values = labels.filter_map(|change| match change {
+        LabelChange::Value(of) => Some(value(of, entry)),
+        LabelChange::Removed | LabelChange::Is(_) => None,
+    });
+    values.collect()
 }
 
 /// A metric by its labels, of which a bounded number is told apart.

@@ -63,6 +63,8 @@ struct Key {
     destination: *const Workload,
     service: *const Service,
     changes: *const MetricChanges,
+    /// What their expressions make of the request.
+    values: Vec<String>,
     is_grpc: bool,
     status: u16,
     grpc_status: Option<u32>,
@@ -88,7 +90,7 @@ impl Remembered {
         arrival: &Arrival,
         record: &Record,
         service: Option<&Arc<Service>>,
-        changes: Option<&Arc<MetricChanges>>,
+        (changes, values): (Option<&Arc<MetricChanges>>, Vec<String>),
         find: impl FnOnce() -> Series,
     ) {
         let source = arrival.workload.as_ref();
@@ -100,6 +102,7 @@ impl Remembered {
             destination: destination.map_or(ptr::null(), Arc::as_ptr),
             service: service.map_or(ptr::null(), Arc::as_ptr),
             changes: changes.map_or(ptr::null(), Arc::as_ptr),
+            values,
             is_grpc: record.is_grpc,
             status: record.status,
             grpc_status: record.grpc_status,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use ambit_model::Text;
-use ambit_model::http::telemetry::LabelChange;
+use ambit_model::expression::Expression;
+use ambit_model::http::telemetry::{LabelChange, NAMES};
 
 use super::*;
-use crate::access_log::fixture::{HEAD, arrival, record};
+use crate::access_log::fixture::{HEAD, arrival, names, record};
 
 /// Istio's labels of a request, sorted.
 const LABELS: [&str; 25] = [
@@ -46,7 +47,9 @@ fn scraped(changes: Option<MetricChanges>) -> String {
     let changes = changes.map(Arc::new);
     let mut remembered = Remembered::default();
     for _ in 0..2 {
-        requests.count(&mut remembered, &arrival(), &record, None, changes.as_ref());
+        let (names, arrival) = (names(), arrival());
+        let entry = Entry::of_request(&names, &arrival, &record, None);
+        requests.count(&mut remembered, &arrival, &record, None, changes.as_ref(), &entry);
     }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
@@ -92,6 +95,8 @@ fn a_telemetry_switches_metrics_off_and_changes_labels() {
         ("source_principal", LabelChange::Removed),
         ("destination_app", LabelChange::Is("b".into())),
         ("team", LabelChange::Is("a".into())),
+        ("host", LabelChange::Value(Expression::new("request.host", &NAMES).expect("a value"))),
+        ("none", LabelChange::Value(Expression::new("request.referer", &NAMES).expect("a value"))),
     ]);
     let text = scraped(Some(MetricChanges::from([
         (Metric::RequestSize, MetricChange { is_off: true, ..MetricChange::default() }),
@@ -101,6 +106,7 @@ fn a_telemetry_switches_metrics_off_and_changes_labels() {
     assert_eq!(labels(&text, "istio_response_bytes_bucket").len(), LABELS.len());
     let labels = labels(&text, "istio_requests_total");
     assert_eq!((labels["team"].as_str(), labels["destination_app"].as_str()), ("a", "b"));
+    assert_eq!((labels["host"].as_str(), labels["none"].as_str()), ("web:80", "unknown"));
     assert!(!labels.contains_key("source_principal"));
-    assert_eq!(labels.len(), LABELS.len());
+    assert_eq!(labels.len(), LABELS.len() + 2);
 }

@@ -43,7 +43,7 @@ fn told(builder: &Builder) -> String {
     };
     let logs = match &known.telemetry.access_logs {
         None => "as it is set".to_owned(),
-        Some(logs) => logs.iter().map(of_log).collect::<Vec<_>>().join(" "),
+        Some(logs) => logs.iter().map(|it| of_log(&it.log)).collect::<Vec<_>>().join(" "),
     };
     let spans = match &known.telemetry.tracing {
         None => "as it is set".to_owned(),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::expression::{Expression, ExpressionError};
 use ambit_model::http::access_log::{Format, FormatError, Written};
 use ambit_model::http::telemetry::{
-    AccessLog, Collector, LabelChange, Metric, MetricChange, Place, Spans, Tag, Telemetry, Tracing,
-    Way,
+    AccessLog, Collector, FilteredLog, LabelChange, Metric, MetricChange, NAMES, Place, Spans, Tag,
+    Telemetry, Tracing, Way,
 };
 use ambit_model::names::ServiceName;
 
@@ -61,6 +62,10 @@ fn label(message: proto::LabelChange) -> Result<(Text, LabelChange), ConvertErro
     let change = match required("change", message.change)? {
         Change::Removed(_) => LabelChange::Removed,
         Change::Is(value) => LabelChange::Is(text(&value)),
+        Change::Value(source) => {
+            let compiled = Expression::new(&source, &NAMES);
+            LabelChange::Value(compiled.map_err(|error| wrong_expression("value", error))?)
+        }
     };
     Ok((text(&message.name), change))
 }
@@ -72,6 +77,7 @@ fn metric_message((metric, change): (&Metric, &MetricChange)) -> proto::MetricCh
         change: Some(match change {
             LabelChange::Removed => Change::Removed(EMPTY),
             LabelChange::Is(value) => Change::Is(value.to_string()),
+            LabelChange::Value(it) => Change::Value(it.source().to_string()),
         }),
     };
     proto::MetricChange {
@@ -81,19 +87,26 @@ fn metric_message((metric, change): (&Metric, &MetricChange)) -> proto::MetricCh
     }
 }
 
-fn access_log(message: proto::AccessLog) -> Result<AccessLog, ConvertError> {
+fn access_log(message: proto::AccessLog) -> Result<FilteredLog, ConvertError> {
     use proto::access_log::To;
-    Ok(match required("to", message.to)? {
+    let filter = message.filter.map(|source| Expression::condition(&source, &NAMES));
+    let filter = filter.transpose().map_err(|error| wrong_expression("filter", error))?;
+    let log = match required("to", message.to)? {
         To::Lines(it) => AccessLog::Lines(format(it).map_err(|error| error.within("lines"))?),
         To::Collector(it) => AccessLog::Collector {
             collector: inner("collector", it.collector, collector)?,
             body: inner("body", it.body, format)?,
             attributes: inner("attributes", it.attributes, format)?,
         },
-    })
+    };
+    Ok(FilteredLog { log, filter })
 }
 
-fn access_log_message(log: &AccessLog) -> proto::AccessLog {
+fn wrong_expression(field: &str, error: ExpressionError) -> ConvertError {
+    ConvertError::new(field, Problem::Expression(error))
+}
+
+fn access_log_message(FilteredLog { log, filter }: &FilteredLog) -> proto::AccessLog {
     use proto::access_log::To;
     let to = match log {
         AccessLog::Lines(format) => To::Lines(format_message(format)),
@@ -105,7 +118,8 @@ fn access_log_message(log: &AccessLog) -> proto::AccessLog {
             })
         }
     };
-    proto::AccessLog { to: Some(to) }
+    let filter = filter.as_ref().map(|it| it.source().to_string());
+    proto::AccessLog { to: Some(to), filter }
 }
 
 fn format(message: proto::LogFormat) -> Result<Arc<Format>, ConvertError> {

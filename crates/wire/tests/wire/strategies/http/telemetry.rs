@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use ambit_model::expression::Expression;
 use ambit_model::http::access_log::{DEFAULT_TEXT, Format};
 use ambit_model::http::telemetry::{
-    AccessLog, Collector, LabelChange, Metric, MetricChange, Place, Spans, Tag, Telemetry, Tracing,
-    Way,
+    AccessLog, Collector, FilteredLog, LabelChange, Metric, MetricChange, NAMES, Place, Spans, Tag,
+    Telemetry, Tracing, Way,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -19,12 +20,17 @@ pub(super) fn telemetry() -> impl Strategy<Value = Telemetry> {
     let tracing = prop_oneof![Just(Tracing::Off), spans().prop_map(|it| Tracing::On(Arc::new(it)))];
     let metrics = btree_map(select(Metric::ALL.to_vec()), metric_change(), 1..3);
     let metrics = option::of(metrics.prop_map(Arc::new));
-    (option::of(vec(access_log(), 0..2)), option::of(tracing), metrics)
+    (option::of(vec(filtered_log(), 0..2)), option::of(tracing), metrics)
         .prop_map(|(access_logs, tracing, metrics)| Telemetry { access_logs, tracing, metrics })
 }
 
 fn metric_change() -> impl Strategy<Value = MetricChange> {
-    let label = prop_oneof![Just(LabelChange::Removed), text().prop_map(LabelChange::Is)];
+    let value = Expression::new("request.host", &NAMES).expect("an expression");
+    let label = prop_oneof![
+        Just(LabelChange::Removed),
+        text().prop_map(LabelChange::Is),
+        Just(LabelChange::Value(value)),
+    ];
     (any::<bool>(), btree_map(text(), label, 0..3))
         .prop_map(|(is_off, labels)| MetricChange { is_off, labels })
 }
@@ -40,6 +46,13 @@ fn format() -> impl Strategy<Value = Arc<Format>> {
         }),
     ]
     .prop_map(Arc::new)
+}
+
+fn filtered_log() -> impl Strategy<Value = FilteredLog> {
+    let source = option::of(select(vec!["response.code >= 500", "request.method == 'GET'"]));
+    let filter = source
+        .prop_map(|it| it.map(|it| Expression::condition(it, &NAMES).expect("an expression")));
+    (access_log(), filter).prop_map(|(log, filter)| FilteredLog { log, filter })
 }
 
 fn access_log() -> impl Strategy<Value = AccessLog> {
