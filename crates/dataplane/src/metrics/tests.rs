@@ -154,7 +154,7 @@ fn everything_else_is_there_from_the_start() {
     check("ambit_dry_run_denials_total", "policy=\"shop/trial\"", 1.0);
     check("istio_xds_message_total", "istio.workload.Address", 1.0);
     check("ambit_xds_resources_total", "istio.workload.Address", 3.0);
-    check("istio_build_info", "component=\"ambit-proxy\"", 1.0);
+    check("istio_build", "component=\"ambit-proxy\"", 1.0);
     assert!(value(&text, "process_resident_memory_bytes", "").is_some_and(|it| it > 0.0));
     assert!(value(&text, "process_open_fds", "").is_some_and(|it| it > 2.0));
     assert!(value(&text, "process_max_fds", "").is_some_and(|it| it > 2.0));
