@@ -211,11 +211,7 @@ async fn serve_tunnel(thread: Rc<Thread>, session: Rc<Session>, mut connect: Con
 
 impl Thread {
     /// Reads what is asked for, which must be this waypoint's to serve.
-    async fn admit(
-        &self,
-        session: &Session,
-        connect: &mut Connect,
-    ) -> Result<Admitted, Refused> {
+    async fn admit(&self, session: &Session, connect: &mut Connect) -> Result<Admitted, Refused> {
         if connect.method() != Method::CONNECT {
             return Err(Refused::Method(connect.method().clone()));
         }

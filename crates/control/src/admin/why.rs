@@ -9,6 +9,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 mod token;
+mod told;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -90,6 +90,18 @@ impl DestinationRules {
         said
     }
 
+    /// Whether a subset of a service is defined for clients of this namespace.
+    pub(super) fn has_subset(
+        &self,
+        mesh: &Mesh,
+        service: &ServiceName,
+        client: &str,
+        subset: &str,
+    ) -> bool {
+        let rules = self.deciding(mesh, service, client);
+        rules.iter().flat_map(|it| &it.subsets).any(|it| *it.name == *subset)
+    }
+
     /// The rules that decide, from old to young.
     fn deciding(
         &self,

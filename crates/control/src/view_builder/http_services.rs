@@ -59,6 +59,11 @@ impl Backends for Present<'_> {
     fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {
         self.store.routes().is_granted(from, namespace, service)
     }
+
+    fn has_subset(&self, service: &ServiceName, subset: &str) -> bool {
+        let client = clients_namespace(self.view, service);
+        self.store.destination_rules().has_subset(self.mesh, service, &client, subset)
+    }
 }
 
 /// The object that a service is made of.

@@ -43,9 +43,31 @@ impl Backends for All<'_> {
             _ => false,
         })
     }
+
+    fn has_subset(&self, service: &ServiceName, subset: &str) -> bool {
+        self.objects.iter().any(|(key, typed)| match typed {
+            Typed::DestinationRule(rule) => {
+                let host = &rule.spec.host;
+                let is_meant = match host.strip_prefix('*') {
+                    Some(suffix) => service.hostname.ends_with(suffix),
+                    None => self.known(&key.namespace, host).is_some_and(|it| it.name == *service),
+                };
+                is_meant && rule.spec.subsets.iter().any(|it| it.name == subset)
+            }
+            _ => false,
+        })
+    }
 }
 
 impl All<'_> {
+    /// The service of a host as Istio's resources of this namespace write it.
+    pub(super) fn known(&self, namespace: &str, host: &str) -> Option<Known> {
+        match host.contains('.') {
+            true => Backends::host(self, namespace, host),
+            false => Backends::service(self, namespace, host),
+        }
+    }
+
     /// Warns about what a route names and is not there.
     pub(super) fn route<R: Default>(
         &self,

@@ -6,7 +6,6 @@ use ambit_words::names::{DEFAULT_MESH_NAMESPACE, MESH_CONFIG_MAP};
 
 use super::All;
 use crate::mesh_config::{self, MeshConfig, ProviderService};
-use crate::routing::Backends;
 use crate::telemetry::effective::remarks;
 use crate::telemetry::{self, Telemetry};
 use crate::{Finding, Kind, Object, ObjectKey, Typed};
@@ -24,11 +23,7 @@ impl All<'_> {
     /// The service of a provider, if it is there.
     pub(super) fn provider_service(&self, provider: &ProviderService) -> Option<ServiceName> {
         let namespace = provider.namespace.as_deref().unwrap_or(DEFAULT_MESH_NAMESPACE);
-        let known = match provider.host.contains('.') {
-            true => Backends::host(self, namespace, &provider.host),
-            false => Backends::service(self, namespace, &provider.host),
-        };
-        known.map(|known| known.name)
+        self.known(namespace, &provider.host).map(|known| known.name)
     }
 
     /// Warns about what a Telemetry names and is not there.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::All;
 use crate::destination_rule::DestinationRule;
-use crate::routing::{self, Around, Backends};
+use crate::routing::{self, Around};
 use crate::virtual_service::VirtualService;
 use crate::{Finding, Kind, Object, ObjectKey, Typed};
 
@@ -42,11 +42,7 @@ impl All<'_> {
 
     fn host_exists(&self, object: &Object, host: &str, at: &str, warnings: &mut Vec<Finding>) {
         let namespace = &object.key.namespace;
-        let is_known = host.starts_with('*')
-            || match host.contains('.') {
-                true => Backends::host(self, namespace, host).is_some(),
-                false => Backends::service(self, namespace, host).is_some(),
-            };
+        let is_known = host.starts_with('*') || self.known(namespace, host).is_some();
         if !is_known {
             let what = format!("no Service and no ServiceEntry has the host `{host}`");
             let remedy = "correct the name, or add what it names";

@@ -23,6 +23,12 @@ pub trait Backends {
 
     /// Whether a ReferenceGrant of `namespace` lets routes refer to its Service.
     fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool;
+
+    /// Whether a DestinationRule defines a subset of the service; taken for granted where rules are
+    /// not known.
+    fn has_subset(&self, _service: &ServiceName, _subset: &str) -> bool {
+        true
+    }
 }
 
 /// A service that exists.

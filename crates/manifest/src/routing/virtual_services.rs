@@ -374,7 +374,16 @@ impl Reader<'_> {
             self.missing.unhonoured(true, at, &what, remedy);
             return Destination::Invalid(what.into());
         }
-        Destination::Service { name, port, subset: written.subset.as_deref().map(Text::from) }
+        let subset = written.subset.as_deref().filter(|it| !it.is_empty());
+        if let Some(subset) = subset.filter(|it| !self.backends.has_subset(&name, it)) {
+            let what = format!(
+                "no DestinationRule of `{host}` has the subset `{subset}`: its share \
+                                has no endpoint"
+            );
+            let remedy = "correct the name, or add the subset to a DestinationRule";
+            self.missing.unhonoured(true, &at.field("subset"), what, remedy);
+        }
+        Destination::Service { name, port, subset: subset.map(Text::from) }
     }
 
     fn respond(&mut self, written: &written::DirectResponse, at: &FieldPath) -> Action {

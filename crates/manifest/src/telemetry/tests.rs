@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ambit_model::http::access_log::Written;
 use ambit_model::http::rule::Fraction;
 use ambit_model::http::telemetry::{
-    self as model, AccessLog, Collector, FilteredLog, LabelChange, Metric, MetricChange, Place, Spans, Tag,
-    Tracing as Traced, Way,
+    self as model, AccessLog, Collector, FilteredLog, LabelChange, Metric, MetricChange, Place,
+    Spans, Tag, Tracing as Traced, Way,
 };
 use ambit_model::names::ServiceName;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -206,7 +206,10 @@ fn metrics_are_changed_by_all_that_speak() {
     let wide = metrics(json!({"providers": [{"name": "prometheus"}], "overrides": [labels]}));
     let narrow = json!({"tagOverrides": {"team": {"operation": "UPSERT", "value": "\"c\""}}});
     let narrow = metrics(json!({"overrides": [narrow]}));
-    assert_eq!(told(std::slice::from_ref(&wide)), "REQUEST_COUNT host:request.host -source_app team=a b");
+    assert_eq!(
+        told(std::slice::from_ref(&wide)),
+        "REQUEST_COUNT host:request.host -source_app team=a b"
+    );
     let both = told(&[wide, narrow]);
     let expected = "host:request.host -source_app team=c, REQUEST_DURATION team=c";
     assert!(both.contains(expected), "{both}");

@@ -78,7 +78,10 @@ mod tests {
         let entry = Entry::of_request(&names, &arrival, &record, Some(&service));
         for (source, expected) in [
             ("response.code >= 500 && request.method == 'GET'", Some(true)),
-            ("request.url_path == '/a' && request.query == 'b' && request.path == '/a?b'", Some(true)),
+            (
+                "request.url_path == '/a' && request.query == 'b' && request.path == '/a?b'",
+                Some(true),
+            ),
             ("request.headers['user-agent'].startsWith('curl')", Some(true)),
             ("request.host == 'web:80' && request.id == '1'", Some(true)),
             ("source.principal == 'spiffe://t/ns/shop/sa/cart' && connection.mtls", Some(true)),
@@ -98,9 +101,8 @@ mod tests {
         let (names, arrival) = (names(), arrival());
         let passage = Passage::new(&arrival);
         let entry = Entry::of_connection(&names, &passage, None, None);
-        let holds = |source: &str| {
-            Expression::condition(source, &NAMES).expect(source).holds(&entry).ok()
-        };
+        let holds =
+            |source: &str| Expression::condition(source, &NAMES).expect(source).holds(&entry).ok();
         assert_eq!(holds("response.code >= 0"), None);
         assert_eq!(holds("has(request.method) || destination.port == 80"), Some(true));
     }

@@ -22,7 +22,7 @@ use ambit_words::names::MESH_CONFIG_MAP;
 use serde_json::json;
 
 use super::ends::{Destination, Ends, WhyError};
-use super::{limits, origin, source_address, token};
+use super::{limits, origin, source_address, token, told};
 use crate::admin::{lists, routes};
 use crate::view_builder::Builder;
 
@@ -101,6 +101,7 @@ pub(in crate::admin) fn explain(
     };
     let one = One { builder, client, target: &target, http, fronted: &fronted, request };
     one.answer(&path, &mut explanation);
+    explanation.notes.extend(told::notes(&http.telemetry));
     if path.as_str() != request.path {
         explanation.notes.push(
             "the path is normalised as by default (BASE); AMBIT_PATH_NORMALIZATION of the \

@@ -35,6 +35,10 @@ impl Backends for Here {
     fn is_granted(&self, _: &GrantFrom, _: &str, _: &str) -> bool {
         true
     }
+
+    fn has_subset(&self, _: &ServiceName, subset: &str) -> bool {
+        subset != "nosuch"
+    }
 }
 
 fn object(namespace: &str, spec: &Value) -> VirtualService {
@@ -440,4 +444,14 @@ fn a_route_of_connections_that_is_wrong_refuses() {
         assert_eq!(remarks, std::slice::from_ref(&at), "{spec}");
         assert!(rules[0].contains(&format!("to refused 1: {at}")), "{rules:?}");
     }
+}
+
+#[test]
+fn a_subset_that_nobody_defines_is_a_remark_and_stays_in_the_route() {
+    let to =
+        |subset: &str| json!([{"route": [{"destination": {"host": "web", "subset": subset}}]}]);
+    assert_eq!(said(&read(to("v1"))), Vec::<String>::new());
+    let read = read(to("nosuch"));
+    assert_eq!(said(&read), ["unhonoured spec.http[0].route[0].destination.subset"]);
+    assert_eq!(read.rules.len(), 1);
 }
