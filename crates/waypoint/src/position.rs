@@ -273,8 +273,8 @@ impl Here {
         }
     }
 
-    /// Where the waypoint's own page of metrics or readiness is served, if a client that connects to
-    /// this address means it.
+    /// Where the waypoint's own page of metrics or readiness is served, if a client that connects
+    /// to this address means it.
     pub(crate) fn own_page(&self, destination: SocketAddr) -> Option<SocketAddr> {
         let config = &self.shared.config;
         let pages = [config.metrics, config.readiness];

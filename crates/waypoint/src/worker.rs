@@ -252,9 +252,8 @@ impl Thread {
         };
         let Ok(mut tunnel) = connect.accept(HeaderMap::new()) else { return };
         let copying = tokio::io::copy_bidirectional(&mut tunnel, &mut page);
-        match tokio::time::timeout(SHOWN_AT_MOST, copying).await {
-            Ok(Err(error)) => tracing::debug!(%error, from = %session.from, "a scrape broke off"),
-            Ok(Ok(_)) | Err(_) => {}
+        if let Ok(Err(error)) = tokio::time::timeout(SHOWN_AT_MOST, copying).await {
+            tracing::debug!(%error, from = %session.from, "a scrape broke off");
         }
     }
 

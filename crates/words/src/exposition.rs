@@ -1,8 +1,8 @@
 //! The two formats of metrics that Prometheus reads, and which one a scraper is answered with.
 //!
-//! OpenMetrics is what is counted in. Scrapers that do not ask for it, and `promtool check metrics`,
-//! read Prometheus' older text, which has the names of counters with their suffix and no type
-//! `info`.
+//! OpenMetrics is what is counted in. Scrapers that do not ask for it, and `promtool check
+//! metrics`, read Prometheus' older text, which has the names of counters with their suffix and no
+//! type `info`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -3,8 +3,8 @@
 //! What is not known has no value, so what an expression makes of it is an error: the request is
 //! not logged, and a label is `unknown`.
 
+use ambit_http::Path;
 use ambit_http::engine::record::Record;
-use ambit_http::head::Path;
 use ambit_model::expression::{Attributes, Value};
 
 use super::entry::Entry;
