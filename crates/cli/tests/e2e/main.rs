@@ -47,6 +47,7 @@ mod size;
 #[path = "../shared/stray.rs"]
 mod stray;
 mod telemetry;
+mod tokens;
 mod transfer;
 mod waypoint;
 mod waypoints;
