@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ambit_net::sys::process::{Signal, kill};
 
-use crate::drill::{CONNECTIONS, DRAIN_S, Outcome, SHORT_S, loads};
+use crate::drill::{CONNECTIONS, DRAIN_S, LOADS, Outcome, SHORT_S, loads};
 use crate::load::Load;
 use crate::machine::{MESH_ON, Machine, Mesh, SETTLE_TIMEOUT};
 
@@ -30,15 +30,21 @@ fn under_load<T>(
     what: &str,
     event: impl FnOnce() -> T,
 ) -> (Outcome, T) {
+    let loads = start_load(machine, seconds);
+    let done = event();
+    let outcome = Outcome::new(loads.map(Load::http));
+    eprintln!("{}", outcome.row(what));
+    (outcome, done)
+}
+
+/// Starts the load, and returns when all of its connections are open.
+pub(crate) fn start_load(machine: &Machine, seconds: u32) -> [Load; LOADS] {
     let loads = loads("web.app", "grpc.app", seconds);
     let loads = loads.map(|words| machine.load("client/load", &words));
     machine.wait("the load's connections stand", SETTLE_TIMEOUT, || {
         machine.established("client/load", 80) >= CONNECTIONS
     });
-    let done = event();
-    let outcome = Outcome::new(loads.map(Load::http));
-    eprintln!("{}", outcome.row(what));
-    (outcome, done)
+    loads
 }
 
 fn up(name: &'static str) -> Machine {
@@ -48,7 +54,7 @@ fn up(name: &'static str) -> Machine {
 }
 
 /// A machine whose servers have a waypoint of so many pods.
-fn with_waypoint(name: &'static str, pods: u32) -> Machine {
+pub(crate) fn with_waypoint(name: &'static str, pods: u32) -> Machine {
     let machine = up(name);
     attach(&machine);
     if pods > 1 {

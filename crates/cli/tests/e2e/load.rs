@@ -2,7 +2,7 @@
 
 use std::process::Child;
 
-use ambit_load::{BulkResult, LongResult, Report};
+use ambit_load::{BulkResult, LongResult, Report, SeenResult};
 use serde::de::DeserializeOwned;
 
 use crate::machine::Machine;
@@ -40,6 +40,11 @@ impl Load {
 
     /// What came of connections that last.
     pub(crate) fn long(self) -> LongResult {
+        self.end()
+    }
+
+    /// What came of looking for changes.
+    pub(crate) fn seen(self) -> SeenResult {
         self.end()
     }
 

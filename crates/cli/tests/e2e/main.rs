@@ -27,6 +27,8 @@ mod enrolment;
 mod examples;
 mod experiments;
 mod findings;
+#[path = "../shared/followed.rs"]
+mod followed;
 mod greed;
 mod held;
 mod inputs;
@@ -42,6 +44,7 @@ mod remains;
 mod requests;
 mod reuse;
 mod routed_bytes;
+mod routes;
 mod sidecars;
 mod size;
 #[path = "../shared/stray.rs"]

@@ -19,6 +19,8 @@ mod disturbance;
 mod drill;
 mod drills;
 mod enrolment;
+#[path = "../shared/followed.rs"]
+mod followed;
 mod install;
 mod istio;
 mod load;
