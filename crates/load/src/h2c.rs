@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use h2::Reason;
 use h2::client::{Builder, SendRequest};
 use http::{HeaderName, HeaderValue, Method, Uri};
 use tokio::sync::Mutex;
@@ -16,6 +17,9 @@ use super::transport::{Answer, Failure, Sockets, Transport};
 /// Windows that no answer of ordinary size ever fills.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+
+/// How often a request is sent that the server says each time it has not looked at.
+const ATTEMPTS_MAX: usize = 3;
 
 /// A connection that some workers share.
 #[derive(Debug)]
@@ -109,6 +113,33 @@ impl Transport for H2c {
     }
 
     async fn exchange(&mut self) -> Result<Answer, Failure> {
+        for _ in 1..ATTEMPTS_MAX {
+            match self.attempt().await {
+                Err(Failure::H2(error)) if is_unseen(&error) => {}
+                result => return result,
+            }
+        }
+        self.attempt().await
+    }
+
+    fn abandon(&mut self) {}
+
+    async fn finish(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Whether the server ends the connection in good order and has not looked at the request: it was
+/// on its way when the server counted for the last time. A client sends it again (RFC 9113,
+/// section 6.8).
+fn is_unseen(error: &h2::Error) -> bool {
+    let is_refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+    let is_left = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
+    error.is_remote() && (is_refused || is_left)
+}
+
+impl H2c {
+    async fn attempt(&self) -> Result<Answer, Failure> {
         let mut sender = self.shared.sender().await?;
         let request = http::Request::clone(&self.request);
         let (response, mut stream) = sender.send_request(request, self.body.is_empty())?;
@@ -132,10 +163,48 @@ impl Transport for H2c {
             reads: 0,
         })
     }
+}
 
-    fn abandon(&mut self) {}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-    async fn finish(&mut self) -> Result<(), Failure> {
-        Ok(())
+    use super::*;
+
+    /// A request that was on its way when the server ended the connection is sent on another one.
+    #[tokio::test]
+    async fn what_a_server_that_leaves_has_not_seen_is_sent_again() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut left = h2::server::handshake(stream).await.unwrap();
+            left.abrupt_shutdown(Reason::NO_ERROR);
+            let leaving = async { while let Some(Ok(_)) = left.accept().await {} };
+            let serving = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+                respond.send_response(http::Response::new(()), true).unwrap();
+                while let Some(Ok(_)) = connection.accept().await {}
+            };
+            tokio::join!(leaving, serving);
+        };
+        let exchange = async {
+            let sockets = Rc::new(Sockets::new(address));
+            let shared = Rc::new(Shared::new(sockets.clone()));
+            let request = http::Request::get("http://web/").body(()).unwrap();
+            let mut transport = H2c::new(shared, Rc::new(request), Bytes::new());
+            let answer = transport.exchange().await.unwrap();
+            assert_eq!((answer.status, sockets.opened.get()), (Some(200), 2));
+        };
+        let both = async {
+            tokio::select! {
+                () = serving => panic!("the client leaves first"),
+                () = exchange => {}
+            }
+        };
+        let local = tokio::task::LocalSet::new();
+        tokio::time::timeout(Duration::from_secs(10), local.run_until(both)).await.unwrap();
     }
 }

@@ -13,7 +13,7 @@ const ROUTES: Routes = Routes { namespace: "app", port: 80 };
 #[test]
 fn a_changed_route_is_obeyed_soon_and_no_request_is_lost() {
     let machine = with_waypoint("route-change", 1);
-    machine.apply(&ROUTES.others());
+    machine.apply(&ROUTES.others().concat());
     machine.apply(&ROUTES.measured(0));
     let loads = start_load(&machine, LOAD_S);
     let seen = machine.load("client/load", &asking("http://web.app/?size=20"));

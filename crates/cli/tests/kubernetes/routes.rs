@@ -15,6 +15,8 @@ use crate::followed::{LOAD_S, Routes, asking, change_all, now, tell};
 use crate::load::Running;
 
 const ROUTES: Routes = Routes { namespace: "route-change", port: 8080 };
+/// So many services are written by one client, with their routes.
+const WRITTEN_AT_ONCE: usize = 5;
 /// Where the route that changes is.
 const MEASURED: &str =
     "/apis/gateway.networking.k8s.io/v1/namespaces/route-change/httproutes/measured";
@@ -71,8 +73,16 @@ fn a_changed_route_is_obeyed_soon_and_no_request_is_lost() {
     let namespace = cluster.namespace(ROUTES.namespace);
     deploy(&cluster, &namespace, 1);
     attach(&cluster, &namespace);
-    let created = cluster.create(&ROUTES.others());
-    assert!(created.is_success, "{}", created.err);
+    // Each write waits for a disk, so many are made at a time.
+    std::thread::scope(|scope| {
+        for part in ROUTES.others().chunks(WRITTEN_AT_ONCE) {
+            let (cluster, part) = (&cluster, part.concat());
+            scope.spawn(move || {
+                let created = cluster.create(&part);
+                assert!(created.is_success, "{}", created.err);
+            });
+        }
+    });
     cluster.must_apply(&ROUTES.measured(0));
     let api = Api::new(&cluster);
     let load = start_load(&cluster, &namespace, LOAD_S);

@@ -1,7 +1,6 @@
 //! How soon a change of one of many routes is obeyed: from the answer to whoever made the change to
 //! the first request that follows it.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ambit_load::SeenResult;
@@ -9,9 +8,10 @@ use ambit_load::SeenResult;
 /// Services, each with routes of its own.
 const SERVICES: usize = 100;
 const ROUTES_OF_EACH: usize = 50;
-/// Changes, and the time between two: 40 per second.
-const CHANGES: u64 = 400;
+/// The time between two changes: 40 per second, if they are answered so fast.
 const CHANGE_EVERY: Duration = Duration::from_millis(25);
+/// For how long there are changes.
+const CHANGING: Duration = Duration::from_secs(10);
 /// How long the load runs around them.
 pub(crate) const LOAD_S: u32 = 20;
 /// Before the first of them.
@@ -27,17 +27,14 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Services with routes that nobody asks for.
-    pub(crate) fn others(self) -> String {
+    /// Services with routes that nobody asks for, a manifest for each service.
+    pub(crate) fn others(self) -> Vec<String> {
         let Self { namespace, port } = self;
-        let mut text = String::new();
-        for service in 0..SERVICES {
-            write!(
-                text,
+        let with_routes = |service| {
+            let mut text = format!(
                 "---\napiVersion: v1\nkind: Service\nmetadata: {{name: other-{service}, \
                  namespace: {namespace}}}\nspec: {{ports: [{{name: http, port: {port}}}]}}\n"
-            )
-            .expect("a string takes all");
+            );
             for number in 0..ROUTES_OF_EACH {
                 let rules = format!(
                     "[{{matches: [{{path: {{type: PathPrefix, value: /path-{number}}}}}], \
@@ -46,8 +43,9 @@ impl Routes {
                 let (name, service) = (format!("r-{service}-{number}"), format!("other-{service}"));
                 text.push_str(&self.route(&name, &service, &rules));
             }
-        }
-        text
+            text
+        };
+        (0..SERVICES).map(with_routes).collect()
     }
 
     /// The route that changes.
@@ -85,12 +83,15 @@ pub(crate) fn change_all(mut change: impl FnMut(u64) -> Duration) -> Vec<Duratio
     std::thread::sleep(CALM);
     let start = Instant::now();
     let mut answered = Vec::new();
-    for edition in 1..=CHANGES {
+    for edition in 1.. {
+        if start.elapsed() >= CHANGING {
+            break;
+        }
         answered.push(change(edition));
-        let next = CHANGE_EVERY * u32::try_from(edition).expect("few");
+        let next = CHANGE_EVERY * u32::try_from(edition).expect("there are few");
         std::thread::sleep((start + next).saturating_duration_since(Instant::now()));
     }
-    let rate = CHANGES as f64 / start.elapsed().as_secs_f64();
+    let rate = answered.len() as f64 / start.elapsed().as_secs_f64();
     eprintln!("drill | a route changes | {rate:.1} times per second");
     answered
 }
