@@ -111,7 +111,7 @@ pub async fn admit(
         let workload = own.described_in(view)?.clone();
         let (judgement, waypoint) = judge(mesh, view, own, &judged)?;
         match judgement.decision {
-            Decision::Deny(denial) if denial.is_pending() => {
+            Decision::Deny(denial) if may_change(&denial) => {
                 refused = Refused::Denied(denial);
                 None
             }
@@ -135,6 +135,12 @@ pub async fn admit(
         (Decision::Allow(_), None) => unreachable!("what is allowed was entered"),
         (Decision::Deny(denial), _) => Err(Refused::Denied(denial)),
     }
+}
+
+/// Whether a new connection that is denied so waits for a newer view: a part of this one may be
+/// missing, or the client's proxy may have heard before us that the waypoint is gone.
+fn may_change(denial: &Denial) -> bool {
+    denial.is_pending() || matches!(denial, Denial::NotThroughWaypoint { .. })
 }
 
 /// Judges a new connection, and says what its waypoint has judged before. For a moment after the

@@ -14,7 +14,7 @@ use super::*;
 use crate::certificates::{Certificates, Clock};
 use crate::demand::demand;
 use crate::descriptors::Shares;
-use crate::judgement::{Refused, admit};
+use crate::judgement::{Refused, VIEW_PATIENCE, admit};
 use crate::lately::DISAGREEMENT;
 use crate::own::OwnWorkload;
 use crate::views::tests::settings;
@@ -121,6 +121,21 @@ fn what_is_open_when_a_waypoint_is_named_goes_on_past_it_for_a_time() {
             let cut = it.cut_for().expect("it is");
             assert!(matches!(cut, CutReason::Denied(Denial::NotThroughWaypoint { .. })), "{cut}");
         }
+    });
+}
+
+#[test]
+fn who_has_heard_before_us_that_a_waypoint_is_gone_waits_until_we_hear_it() {
+    run(async |mut bed| {
+        bed.publish([service(true)]);
+        pass(DISAGREEMENT).await;
+        let (mesh, mut view) = (bed.mesh.clone(), bed.view.clone());
+        tokio::task::spawn_local(async move {
+            sleep(VIEW_PATIENCE / 2).await;
+            view.apply(service(false));
+            mesh.publish(view);
+        });
+        assert!(bed.admit("client").await.is_ok());
     });
 }
 
