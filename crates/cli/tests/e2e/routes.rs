@@ -17,6 +17,7 @@ fn a_changed_route_is_obeyed_soon_and_no_request_is_lost() {
     machine.apply(&ROUTES.measured(0));
     let loads = start_load(&machine, LOAD_S);
     let seen = machine.load("client/load", &asking("http://web.app/?size=20"));
+    let parent = json!({"group": "", "kind": "Service", "name": "web", "port": ROUTES.port});
     let answered = change_all(|edition| {
         let rules: serde_json::Value =
             serde_json::from_str(&ROUTES.rules(edition)).expect("it is JSON");
@@ -24,10 +25,7 @@ fn a_changed_route_is_obeyed_soon_and_no_request_is_lost() {
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "HTTPRoute",
             "metadata": {"name": "measured", "namespace": ROUTES.namespace},
-            "spec": {
-                "parentRefs": [{"group": "", "kind": "Service", "name": "web", "port": ROUTES.port}],
-                "rules": rules,
-            },
+            "spec": {"parentRefs": [parent], "rules": rules},
         });
         machine.ask(async |client| client.apply(vec![route.clone()], false).await);
         now()

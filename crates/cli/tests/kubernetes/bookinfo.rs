@@ -27,8 +27,8 @@ fn definitions() -> String {
         format!(
             "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: \
              {{name: {plural}.networking.istio.io}}\nspec:\n  group: networking.istio.io\n  \
-             names: {{kind: {kind}, plural: {plural}}}\n  scope: Namespaced\n  versions:\n  - name: \
-             v1\n    served: true\n    storage: true\n    subresources: {{status: {{}}}}\n    \
+             names: {{kind: {kind}, plural: {plural}}}\n  scope: Namespaced\n  versions:\n  \
+             - name: v1\n    served: true\n    storage: true\n    subresources: {{status: {{}}}}\n    \
              schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: \
              true}}}}\n"
         )
