@@ -25,12 +25,14 @@ struct Bookinfo<'a> {
 fn definitions() -> String {
     let definition = |(kind, plural): (&str, &str)| {
         format!(
-            "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: \
-             {{name: {plural}.networking.istio.io}}\nspec:\n  group: networking.istio.io\n  \
-             names: {{kind: {kind}, plural: {plural}}}\n  scope: Namespaced\n  versions:\n  \
-             - name: v1\n    served: true\n    storage: true\n    subresources: {{status: {{}}}}\n    \
-             schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: \
-             true}}}}\n"
+            "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
+             metadata: {{name: {plural}.networking.istio.io}}\n\
+             spec:\n  group: networking.istio.io\n  scope: Namespaced\n  \
+             names: {{kind: {kind}, plural: {plural}}}\n  \
+             versions:\n  - name: v1\n    served: true\n    storage: true\n    \
+             subresources: {{status: {{}}}}\n    \
+             schema: {{openAPIV3Schema: {{type: object, \
+             x-kubernetes-preserve-unknown-fields: true}}}}\n"
         )
     };
     DEFINITIONS.map(definition).concat()
