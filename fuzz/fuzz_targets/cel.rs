@@ -21,8 +21,8 @@ impl Claims for Known<'_> {
 }
 
 impl Token for Known<'_> {
-    fn principal(&self) -> &str {
-        self.0
+    fn principal(&self) -> Option<&str> {
+        Some(self.0)
     }
 
     fn any_audience(&self, holds: &mut dyn FnMut(&str) -> bool) -> bool {

@@ -427,8 +427,11 @@ impl View {
 
     fn put_http_service(&mut self, it: Arc<ServiceHttp>) {
         let old = self.http_services.get(&it.service);
-        let same =
-            |old: &ServiceHttp| old.policies == it.policies && old.authorizers == it.authorizers;
+        let same = |old: &ServiceHttp| {
+            old.policies == it.policies
+                && old.authorizers == it.authorizers
+                && old.takes_bytes_like(&it)
+        };
         if !old.is_some_and(|old| same(old)) {
             self.authorization_version += 1;
         }

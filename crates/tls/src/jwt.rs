@@ -40,7 +40,7 @@ const SPACE_DELIMITED: [&str; 2] = ["scope", "permission"];
 /// issuer's affair.
 #[derive(Clone)]
 pub struct Verified {
-    principal: String,
+    principal: Option<String>,
     claims: Map<String, Value>,
     payload: String,
     space_delimited: Vec<Text>,
@@ -87,9 +87,13 @@ pub enum Refusal {
 /// Verifies a token against one issuer's rule and keys. `token` is the compact form of RFC 7515,
 /// section 7.1. `keys` is `None` where the issuer's keys are not known: then all its tokens are
 /// refused. A token without `exp` never expires, as in Envoy.
+///
+/// `all` are the rules of the service: a text `ISSUER/SUBJECT` means the longest issuer among them,
+/// so that an issuer cannot make subjects of another one whose name only goes on behind its own.
 pub fn verify(
     token: &str,
     rule: &JwtRule,
+    all: &[JwtRule],
     keys: Option<&KeySet>,
     now: SystemTime,
 ) -> Result<Verified, Refusal> {
@@ -114,7 +118,7 @@ pub fn verify(
         Forgery::UnknownKey => Refusal::UnknownKey,
         Forgery::Signature => Refusal::Signature,
     })?;
-    accepted(claims, payload, rule, now)
+    accepted(claims, payload, (rule, all), now)
 }
 
 /// What a token with these claims, an object in JSON, says if one of `rules` verifies it; without
@@ -134,14 +138,14 @@ pub fn suppose(
     if rule.keys.is_none() {
         return Err(Refusal::NoKeys);
     }
-    Ok(Box::new(accepted(claims, "", rule, now)?))
+    Ok(Box::new(accepted(claims, "", (rule, rules), now)?))
 }
 
 /// What a token says whose signature was verified.
 fn accepted(
     claims: Map<String, Value>,
     payload: &str,
-    rule: &JwtRule,
+    (rule, all): (&JwtRule, &[JwtRule]),
     now: SystemTime,
 ) -> Result<Verified, Refusal> {
     in_time(&claims, now)?;
@@ -151,13 +155,23 @@ fn accepted(
         return Err(Refusal::Audience);
     }
     let subject = claims.get("sub").and_then(Value::as_str).filter(|it| !it.is_empty());
-    let principal = subject.map(|subject| format!("{}/{subject}", rule.issuer));
     Ok(Verified {
-        principal: principal.unwrap_or_default(),
+        principal: subject.and_then(|subject| principal(&rule.issuer, subject, all)),
         payload: payload.to_owned(),
         space_delimited: rule.space_delimited.clone(),
         claims,
     })
+}
+
+/// What policies name the subject of an issuer by; `None` if that means another issuer's.
+fn principal(issuer: &str, subject: &str, all: &[JwtRule]) -> Option<String> {
+    let principal = format!("{issuer}/{subject}");
+    let is_of = |other: &Text| {
+        let behind = principal.strip_prefix(&**other);
+        other.len() > issuer.len() && behind.is_some_and(|it| it.starts_with('/'))
+    };
+    let is_anothers = all.iter().any(|rule| is_of(&rule.issuer));
+    (!is_anothers).then_some(principal)
 }
 
 /// RFC 7519, sections 4.1.4 to 4.1.6: seconds since 1970, maybe with a fraction.
@@ -221,8 +235,8 @@ impl Verified {
 }
 
 impl Token for Verified {
-    fn principal(&self) -> &str {
-        &self.principal
+    fn principal(&self) -> Option<&str> {
+        self.principal.as_deref()
     }
 
     fn any_audience(&self, holds: &mut dyn FnMut(&str) -> bool) -> bool {

@@ -70,8 +70,8 @@ mod tests {
     struct Alice;
 
     impl ambit_model::http::authorize::Token for Alice {
-        fn principal(&self) -> &str {
-            "https://issuer/alice"
+        fn principal(&self) -> Option<&str> {
+            Some("https://issuer/alice")
         }
 
         fn any_audience(&self, _holds: &mut dyn FnMut(&str) -> bool) -> bool {

@@ -64,6 +64,11 @@ use crate::wellness::Wellness;
 /// What holds for a destination of which nothing is said.
 static NO_TRAFFIC: LazyLock<TrafficPolicy> = LazyLock::new(TrafficPolicy::default);
 
+/// Why bytes are refused where they would pass by what holds for requests.
+const ABOUT_REQUESTS: &str = "what holds at this port is about requests, and this connection \
+                              carries none; if the port speaks no HTTP, declare it in the Service \
+                              (appProtocol: tcp)";
+
 /// The position of one thread.
 pub(crate) struct Here {
     shared: Arc<Shared>,
@@ -210,6 +215,9 @@ impl Here {
         arrival: &Arrival,
         name: &ServerName,
     ) -> Option<String> {
+        if holds.http.is_about_requests(holds.port, holds.namespace.as_deref()) {
+            return Some(ABOUT_REQUESTS.to_owned());
+        }
         let destination = arrival.destination;
         denied_as_bytes(holds, &holds.http, arrival, destination, name)
     }

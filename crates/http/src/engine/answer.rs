@@ -116,6 +116,24 @@ impl Answer {
     }
 }
 
+/// The status of HTTP that a status of gRPC comes to (google.rpc.Code's mapping, as Envoy has it).
+pub(crate) fn http_status(grpc: u32) -> u16 {
+    match grpc {
+        0 => 200,
+        1 => 499,
+        3 | 9 | 11 => 400,
+        4 => 504,
+        5 => 404,
+        6 | 10 => 409,
+        7 => 403,
+        8 => 429,
+        12 => 501,
+        14 => 503,
+        16 => 401,
+        _ => 500,
+    }
+}
+
 /// As `grpc-message` writes text.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());

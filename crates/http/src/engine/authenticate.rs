@@ -86,7 +86,8 @@ pub(super) fn authenticate(
             continue;
         }
         let keys = rule.keys.as_ref().and_then(|keys| sets.get(keys));
-        let verified = found.iter().map(|it| verify(&it.token, rule, keys.as_deref(), now));
+        let all = &authentication.rules;
+        let verified = found.iter().map(|it| verify(&it.token, rule, all, keys.as_deref(), now));
         match verified.collect::<Result<Vec<_>, _>>() {
             Ok(verified) => {
                 let first = verified.into_iter().next();

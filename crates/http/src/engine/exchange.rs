@@ -94,6 +94,8 @@ struct Exchange<'a, P: Position, B, R> {
     rule: Option<(Arc<Rule>, Option<usize>)>,
     /// The head that was judged, where what is behind an upgrade is to be judged again.
     judged: Option<RequestHead>,
+    /// The status of gRPC in the head of the last response.
+    head_grpc_status: Option<u32>,
     /// What it has taken of limits.
     limited: Option<Limited>,
     /// By when all of it must have ended.
@@ -146,6 +148,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         token: None,
         rule: None,
         judged: None,
+        head_grpc_status: None,
         limited: None,
         deadline: None,
         idle: engine.settings.stream_idle_timeout,

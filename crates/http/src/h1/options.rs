@@ -46,6 +46,9 @@ pub(crate) struct Options {
     pub(crate) upgrade: Option<Protocol>,
 }
 
+/// The one value of TE that is passed on.
+const TRAILERS: &[u8] = b"trailers";
+
 /// Prefixes of fields that proxies set.
 const PROXY_PREFIXES: [&str; 4] = ["x-forwarded-", "x-envoy-", "x-ambit-", "x-b3-"];
 
@@ -55,9 +58,10 @@ const PROXY_FIELDS: [&str; 6] =
 
 /// Reads the fields that concern one connection, and removes them.
 ///
-/// `TE: trailers` stays: the writer names it in Connection again. Content-Length stays too, since
-/// policies and logs look at it; the writer writes its own. So does Upgrade where the message may
-/// upgrade and the protocol is allowed: what policies see there is what the writer writes.
+/// `TE: trailers` stays, written so: the writer names it in Connection again. Content-Length stays
+/// too, since policies and logs look at it; the writer writes its own. So does Upgrade where the
+/// message may upgrade and the protocol is allowed: what policies see there is what the writer
+/// writes.
 pub(crate) fn take(fields: &mut Fields, may_upgrade: bool) -> Result<Options, Refused> {
     let mut options = Options::default();
     let mut upgrades = false;
@@ -80,10 +84,16 @@ pub(crate) fn take(fields: &mut Fields, may_upgrade: bool) -> Result<Options, Re
         let first = protocols.next().and_then(Protocol::parse);
         options.upgrade = first.filter(|_| protocols.next().is_none());
     }
+    let wants_trailers = fields.all(Known::Te).any(|it| it.eq_ignore_ascii_case(TRAILERS))
+        && !fields.all(Known::Te).any(|it| it == TRAILERS);
     fields.retain(|field| {
         let is_named = named.iter().any(|name| field.name.eq_ignore_ascii_case(name));
         !concerns_one_connection(field) && (!is_named || is_protected(field))
     });
+    if wants_trailers {
+        // HTTP/2 takes it in small letters alone. It is as long as what was removed.
+        fields.append(Known::Te, TRAILERS).map_err(|_| Refused::HeadTooLarge)?;
+    }
     if let Some(protocol) = options.upgrade {
         // In the case in which it is sent. It is as long as what was removed, so there is room.
         let put = fields.append(Known::Upgrade, protocol.as_bytes());
@@ -94,7 +104,7 @@ pub(crate) fn take(fields: &mut Fields, may_upgrade: bool) -> Result<Options, Re
 
 fn concerns_one_connection(field: &Field<'_>) -> bool {
     match field.known {
-        Some(Known::Te) => !field.value.eq_ignore_ascii_case(b"trailers"),
+        Some(Known::Te) => field.value != TRAILERS,
         Some(
             Known::Connection
             | Known::KeepAlive
@@ -226,7 +236,14 @@ mod tests {
 
     #[test]
     fn trailers_are_still_wanted() {
+        for written in ["trailers", "Trailers", "TRAILERS"] {
+            let mut fields = Fields::new(FieldLimits::default());
+            fields.append("TE", written.as_bytes()).expect("a field");
+            take(&mut fields, false).expect("options");
+            assert_eq!(fields.first("te"), Some(&b"trailers"[..]), "as HTTP/2 writes it");
+        }
         check("TE: trailers|Connection: te", "TE", false, false, None);
+        check("TE: Trailers|Connection: te|a: 1|TE: TRAILERS", "a te", false, false, None);
         check("TE: gzip|Connection: TE", "", false, false, None);
         check("TE: trailers, deflate", "", false, false, None);
     }

@@ -48,8 +48,9 @@ fn a_token_names_the_client_for_policies_and_endpoints() {
         let heard = bed.hears("web-1", OK);
         *bed.world.authentication.borrow_mut() = trusting(vec![rule()]);
         // What a policy asks for.
-        *bed.world.denies.borrow_mut() =
-            Some(|asked| asked.token.is_none_or(|token| token.principal() != "https://login/ann"));
+        *bed.world.denies.borrow_mut() = Some(|asked| {
+            asked.token.is_none_or(|token| token.principal() != Some("https://login/ann"))
+        });
         let fields = format!("Authorization: bearer {ANN}\r\nX-Group: root\r\n");
         let answer = bed.ask(&request("/", &fields)).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use ambit_http::engine::record::Flags;
 use ambit_http::engine::{Settings, Speaks};
-use ambit_model::http::rule::{Abort, Fraction};
+use ambit_model::http::rule::{Abort, Action, Destination, Fraction, PathChange, Rewrite};
+use ambit_model::names::ServiceName;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::world::{Bed, run, run_with};
+use crate::world::{Bed, backend, run, run_with};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\n\r\n";
@@ -252,6 +253,29 @@ fn what_is_behind_an_upgrade_is_judged_again_when_policies_change() {
         let last = bed.last();
         assert_eq!((last.status, last.flags, last.reason), (101, Flags::Denied, "denied"));
         assert!(last.details.contains("no"), "it names the policy: {}", last.details);
+        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+        until(|| ended.get()).await;
+    });
+}
+
+#[test]
+fn what_is_behind_an_upgrade_is_judged_again_by_what_holds_where_it_was_sent_on_to() {
+    run(async |bed| {
+        let ended = hangs(bed, SWITCH);
+        bed.route(|rule| {
+            let mut backend = backend("web");
+            let name = ServiceName::new("elsewhere", "web");
+            backend.destination = Destination::Service { name, port: 80, subset: None };
+            let path = Some(PathChange::Full("/there".into()));
+            let rewrite = Rewrite { path, ..Rewrite::default() };
+            rule.action = Action::Forward { backends: vec![backend], rewrite };
+        });
+        let mut client = upgraded(bed).await;
+        // It asks for this path there alone.
+        *bed.world.denies.borrow_mut() = Some(|asked| asked.head.path == "/there");
+        bed.world.policies.send_modify(|version| *version += 1);
+        recorded(bed).await;
+        assert_eq!((bed.last().status, bed.last().flags), (101, Flags::Denied));
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
         until(|| ended.get()).await;
     });

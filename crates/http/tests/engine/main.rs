@@ -15,5 +15,6 @@ mod probes;
 mod rate_limit_services;
 mod rate_limits;
 mod routes;
+mod shared;
 mod tracing;
 mod world;

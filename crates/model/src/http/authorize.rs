@@ -28,8 +28,8 @@ use crate::policy::{ServiceAccountMatch, TextMatch};
 
 /// A token whose signature, issuer, audience and time were verified.
 pub trait Token: Claims {
-    /// `ISSUER/SUBJECT`.
-    fn principal(&self) -> &str;
+    /// `ISSUER/SUBJECT`, if it has a subject and the text means no other issuer's.
+    fn principal(&self) -> Option<&str>;
     /// Whether `holds` for one of the audiences.
     fn any_audience(&self, holds: &mut dyn FnMut(&str) -> bool) -> bool;
     /// Who it was issued to (`azp`).
@@ -228,7 +228,7 @@ impl Asked<'_> {
             TextAttribute::Principal => is(identity.map(|_| self.source.principal())),
             TextAttribute::Namespace => is(identity.map(|it| &*it.namespace)),
             TextAttribute::TrustDomain => is(identity.map(|it| &*it.trust_domain)),
-            TextAttribute::RequestPrincipal => is(self.token.map(|it| it.principal())),
+            TextAttribute::RequestPrincipal => is(self.token.and_then(|it| it.principal())),
             TextAttribute::Audience => {
                 self.token.is_some_and(|it| it.any_audience(&mut |text| wanted.matches(text)))
             }

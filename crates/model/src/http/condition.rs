@@ -53,7 +53,7 @@ impl Attributes for Asked<'_> {
             "destination.port" => Value::Int(self.destination.port().into()),
             "destination.service" => Value::text(&*self.service?.hostname),
             "auth.claims" => Value::Named(self.token?.claims()),
-            "auth.principal" => Value::text(self.token?.principal()),
+            "auth.principal" => Value::text(self.token?.principal()?),
             "auth.audiences" => {
                 let mut all = Vec::new();
                 self.token?.any_audience(&mut |audience| {

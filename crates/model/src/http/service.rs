@@ -134,6 +134,37 @@ impl ServiceHttp {
         }
     }
 
+    /// Whether connections at a port that are no HTTP are refused: the port is declared to speak
+    /// HTTP, or nothing is declared and something holds that is about requests alone, which a
+    /// client could pass by if it decided what its bytes are. Policies are not among it: they
+    /// judge such connections, by the strictest reading.
+    pub fn is_about_requests(&self, port: u16, client_namespace: Option<&str>) -> bool {
+        match self.served_as(port, client_namespace) {
+            Protocol::Http | Protocol::Http2 => true,
+            Protocol::Tcp | Protocol::Tls => false,
+            Protocol::Detect => {
+                self.routes(port, client_namespace).is_some()
+                    || self.authentication != Authentication::default()
+                    || self.rate_limits != RateLimits::default()
+            }
+        }
+    }
+
+    /// Whether [`is_about_requests`](Self::is_about_requests) has the same answers.
+    pub(crate) fn takes_bytes_like(&self, other: &Self) -> bool {
+        let routed = |it: &Self| {
+            let groups = it.routes.groups().iter();
+            groups.map(|group| (group.client_namespace.clone(), group.port)).collect::<Vec<_>>()
+        };
+        let reads_tokens = |it: &Self| it.authentication != Authentication::default();
+        let limits = |it: &Self| it.rate_limits != RateLimits::default();
+        self.protocols == other.protocols
+            && self.bytes == other.bytes
+            && routed(self) == routed(other)
+            && reads_tokens(self) == reads_tokens(other)
+            && limits(self) == limits(other)
+    }
+
     /// The routes for a client of this namespace, if its identity is proven, at a port. `None`: no
     /// route is attached, and requests go to the service itself. A request that no rule of a table
     /// matches goes nowhere.
@@ -208,6 +239,7 @@ impl Subset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::rate_limit::RateLimitPolicy;
     use crate::http::rule::{Faults, HeaderChanges, Origin, Timeouts};
     use crate::http::traffic::Balancing;
 
@@ -297,6 +329,42 @@ mod tests {
         }
         service.bytes = BytesRoutes::default();
         assert_eq!(service.served_as(90, None), Detect);
+    }
+
+    #[test]
+    fn bytes_are_refused_where_what_holds_is_about_requests() {
+        use Protocol::{Detect, Http, Http2, Tcp, Tls};
+        let bare = ServiceHttp::named(ServiceName::new("app", "web"));
+        let mut routed = bare.clone();
+        routed.routes =
+            Routes::new(vec![group(None, Some(80), vec![rule(RouteKind::HttpRoute, "a")])]);
+        let mut elsewhere = bare.clone();
+        elsewhere.routes =
+            Routes::new(vec![group(None, Some(81), vec![rule(RouteKind::HttpRoute, "a")])]);
+        let mut tokens = bare.clone();
+        tokens.authentication.problem = Some("no keys".into());
+        let mut limited = bare.clone();
+        limited.rate_limits.service = Some(Arc::new(RateLimitPolicy {
+            name: PolicyName::new("app", "limits"),
+            limits: Vec::new(),
+            says_what_is_left: false,
+            problem: None,
+        }));
+        for (name, service, undeclared) in [
+            ("bare", bare, false),
+            ("routed", routed, true),
+            ("routed at another port", elsewhere, false),
+            ("tokens", tokens, true),
+            ("limited", limited, true),
+        ] {
+            for (protocol, expected) in
+                [(Detect, undeclared), (Http, true), (Http2, true), (Tcp, false), (Tls, false)]
+            {
+                let protocols = BTreeMap::from([(80, protocol)]);
+                let service = ServiceHttp { protocols, ..service.clone() };
+                assert_eq!(service.is_about_requests(80, None), expected, "{name} {protocol:?}");
+            }
+        }
     }
 
     #[test]

@@ -22,8 +22,8 @@ use ambit_model::policy::{ServiceAccountMatch, TextMatch};
 struct Verified;
 
 impl Token for Verified {
-    fn principal(&self) -> &str {
-        "iss/sub"
+    fn principal(&self) -> Option<&str> {
+        Some("iss/sub")
     }
 
     fn any_audience(&self, holds: &mut dyn FnMut(&str) -> bool) -> bool {

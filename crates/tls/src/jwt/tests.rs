@@ -43,7 +43,13 @@ fn rule() -> JwtRule {
 const HEADER: &str = r#"{"alg":"EdDSA","kid":"one"}"#;
 
 fn verified(token: &str) -> Result<Verified, Refusal> {
-    verify(token, &rule(), Some(&key_set()), UNIX_EPOCH + Duration::from_secs(NOW_SECONDS))
+    verify(
+        token,
+        &rule(),
+        &[rule()],
+        Some(&key_set()),
+        UNIX_EPOCH + Duration::from_secs(NOW_SECONDS),
+    )
 }
 
 fn check(claims: &str, expected: Result<(), Refusal>) {
@@ -115,7 +121,7 @@ fn what_is_no_token_is_refused() {
         assert_eq!(verified(token).map(drop), Err(expected), "{token:.40}");
     }
     let token = signed(HEADER, r#"{"iss":"https://login"}"#);
-    let without_keys = verify(&token, &rule(), None, UNIX_EPOCH);
+    let without_keys = verify(&token, &rule(), &[], None, UNIX_EPOCH);
     assert_eq!(without_keys.map(drop), Err(Refusal::NoKeys));
 }
 
@@ -126,11 +132,31 @@ fn claims_are_read_by_their_keys() {
     let token = verified(&signed(HEADER, claims)).unwrap();
     let keys = |text: &str| text.split('.').map(Text::from).collect::<Vec<_>>();
     let has = |claim: &str, wanted: &str| token.any_claim(&keys(claim), &mut |it| it == wanted);
-    assert_eq!(token.principal(), "https://login/ann");
+    assert_eq!(token.principal(), Some("https://login/ann"));
     assert_eq!(token.presenter(), Some("web"));
     assert!(has("scope", "write") && !has("scope", "read write"));
     assert!(has("group.names", "a b") && has("group.names", "c") && !has("group.names", "a"));
     assert!(!has("group.size", "2"));
     assert_eq!(token.claim_text(&keys("group.size")).as_deref(), Some("2"));
     assert_eq!(token.claim_text(&keys("group.names")), None);
+}
+
+#[test]
+fn an_issuer_cannot_make_subjects_of_another() {
+    let tenant = JwtRule { issuer: "https://login/tenant".into(), ..rule() };
+    for (issuer, subject, expected) in [
+        ("https://login", r#""sub":"ann""#, Some("https://login/ann")),
+        ("https://login", r#""sub":"repo:a/b""#, Some("https://login/repo:a/b")),
+        ("https://login", r#""sub":"tenant/ann""#, None),
+        ("https://login/tenant", r#""sub":"ann""#, Some("https://login/tenant/ann")),
+        ("https://login", r#""sub":"tenants/ann""#, Some("https://login/tenants/ann")),
+        ("https://login", r#""sub":"""#, None),
+        ("https://login", r#""name":"ann""#, None),
+    ] {
+        let claims = format!(r#"{{"iss":"{issuer}","aud":"shop",{subject}}}"#);
+        let own = JwtRule { issuer: issuer.into(), ..rule() };
+        let (all, token) = ([rule(), tenant.clone()], signed(HEADER, &claims));
+        let verified = verify(&token, &own, &all, Some(&key_set()), UNIX_EPOCH).unwrap();
+        assert_eq!(verified.principal(), expected, "{claims}");
+    }
 }

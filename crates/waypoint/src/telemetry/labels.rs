@@ -24,6 +24,13 @@ const MAX_VALUE_CHARS: usize = 256;
 /// How labels begin that say who the client is.
 const OF_CLIENT: &str = "source_";
 
+/// The status of a response.
+const RESPONSE_CODE: &str = "response_code";
+/// The last code of gRPC, UNAUTHENTICATED.
+const GRPC_LAST: u32 = 16;
+/// Its code UNKNOWN.
+const GRPC_UNKNOWN: u32 = 2;
+
 type Part = Cow<'static, str>;
 
 /// Names and values, in the order in which they are shown.
@@ -56,7 +63,7 @@ impl Labels {
         let of_service = |part: fn(&Service) -> &str| -> Part {
             service.map(part).map_or_else(unknown, |text| text.to_owned().into())
         };
-        let grpc = record.grpc_status.filter(|_| record.is_grpc);
+        let grpc = grpc_code(record).filter(|_| record.is_grpc);
         let all = [
             ("reporter", "waypoint".into()),
             ("source_workload", of(source, |it| &it.workload_name)),
@@ -82,7 +89,7 @@ impl Labels {
             ("destination_service_namespace", of_service(|it| &it.key.namespace)),
             ("destination_cluster", of(destination, |it| &it.cluster_id)),
             ("request_protocol", (if record.is_grpc { "grpc" } else { "http" }).into()),
-            ("response_code", record.status.to_string().into()),
+            (RESPONSE_CODE, record.status.to_string().into()),
             ("grpc_response_status", grpc.map(|it| it.to_string()).unwrap_or_default().into()),
             ("response_flags", record.flags.letters().into()),
             ("connection_security_policy", "mutual_tls".into()),
@@ -106,8 +113,12 @@ impl Labels {
         self
     }
 
-    /// Without what tells clients apart.
+    /// Without what tells clients apart, and which of a thousand statuses an endpoint has made up.
     fn of_unknown_client(mut self) -> Self {
+        for (_, value) in self.own.iter_mut().filter(|(name, _)| name == RESPONSE_CODE) {
+            let class = value.get(..1).unwrap_or_default();
+            *value = format!("{class}xx").into();
+        }
         let own = self.own.iter_mut().filter(|(name, _)| name.starts_with(OF_CLIENT));
         for (_, value) in own.chain(&mut self.added) {
             *value = UNKNOWN_LABEL.into();
@@ -132,6 +143,12 @@ pub(super) fn values(changes: Option<&MetricChanges>, entry: &Entry<'_>) -> Vec<
         LabelChange::Removed | LabelChange::Is(_) => None,
     });
     values.collect()
+}
+
+/// The code of gRPC that a request counts for. An endpoint may send any number; those that gRPC
+/// does not know are UNKNOWN, as its clients read them.
+pub(super) fn grpc_code(record: &Record) -> Option<u32> {
+    record.grpc_status.map(|code| if code > GRPC_LAST { GRPC_UNKNOWN } else { code })
 }
 
 /// A metric by its labels, of which a bounded number is told apart.
@@ -166,5 +183,13 @@ impl<M: Clone, C: MetricConstructor<M>> Bounded<M, C> {
         };
         self.sets.fetch_add(1, Ordering::Relaxed);
         self.family.get_or_create(&labels).clone()
+    }
+}
+
+#[cfg(test)]
+impl<M, C> Bounded<M, C> {
+    /// As if as many sets were told apart as may be.
+    pub(super) fn fill(&self) {
+        self.sets.store(MAX_LABEL_SETS, Ordering::Relaxed);
     }
 }

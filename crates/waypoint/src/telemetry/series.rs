@@ -17,6 +17,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use rustc_hash::FxHashMap;
 
+use super::labels::grpc_code;
+
 /// Series that a thread remembers; beyond that it begins anew.
 const MAX_REMEMBERED: usize = 4096;
 
@@ -105,7 +107,7 @@ impl Remembered {
             values,
             is_grpc: record.is_grpc,
             status: record.status,
-            grpc_status: record.grpc_status,
+            grpc_status: grpc_code(record),
             flags: record.flags,
         };
         if let Some((series, _)) = self.0.get(&key) {

@@ -110,3 +110,39 @@ fn a_telemetry_switches_metrics_off_and_changes_labels() {
     assert!(!labels.contains_key("source_principal"));
     assert_eq!(labels.len(), LABELS.len() + 2);
 }
+
+/// The values of a label in all series of `istio_requests_total`, sorted.
+fn values(requests: &Requests, label: &str) -> Vec<String> {
+    let mut registry = Registry::default();
+    requests.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
+    let label = format!("{label}=\"");
+    let lines = text.lines().filter(|line| line.starts_with("istio_requests_total{"));
+    let values = lines.filter_map(|line| line.split(&label).nth(1)?.split('"').next());
+    let mut values: Vec<_> = values.map(str::to_owned).collect();
+    values.sort();
+    values
+}
+
+#[test]
+fn an_endpoint_cannot_make_a_series_with_each_answer() {
+    let requests = Requests::default();
+    let count = |status, grpc_status: Option<u32>| {
+        let mut record = record(HEAD);
+        (record.status, record.is_grpc) = (status, grpc_status.is_some());
+        record.grpc_status = grpc_status;
+        let (names, arrival) = (names(), arrival());
+        let entry = Entry::of_request(&names, &arrival, &record, None);
+        requests.count(&mut Remembered::default(), &arrival, &record, None, None, &entry);
+    };
+    for code in [0, 16, 17, 4711, u32::MAX] {
+        count(200, Some(code));
+    }
+    assert_eq!(values(&requests, "grpc_response_status"), ["0", "16", "2"]);
+    requests.total.fill();
+    for status in [201, 202, 299, 404, 999] {
+        count(status, None);
+    }
+    assert_eq!(values(&requests, "response_code"), ["200", "200", "200", "2xx", "4xx", "9xx"]);
+}

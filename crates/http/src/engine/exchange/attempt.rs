@@ -15,7 +15,7 @@ use super::session::{self, Sticky};
 use super::watch::{self, Ended};
 use super::{Changes, Exchange, malformed};
 use crate::engine::again::{Why, longest_pause, may_try_again, pause};
-use crate::engine::answer::Answer;
+use crate::engine::answer::{self, Answer};
 use crate::engine::halves::BoxStream;
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::{Broken, Source, grpc_status as grpc_status_of};
@@ -171,9 +171,9 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Version::Http2 => self.over_http2(plan, &endpoint, until).await,
         };
         let outcome = match &attempted {
-            Ok(Attempted::Done) => Some(Outcome::Status(self.record.status)),
+            Ok(Attempted::Done) => Some(self.answered(self.record.status, self.head_grpc_status)),
             Ok(Attempted::Failed(failed)) => match failed.why {
-                Why::Status(status, _) => Some(Outcome::Status(status)),
+                Why::Status(status, grpc) => Some(self.answered(status, grpc)),
                 Why::Full => None,
                 _ => Some(Outcome::LocalError),
             },
@@ -184,6 +184,13 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             loads.report(&plan.service, &plan.traffic, uid, among, outcome);
         }
         attempted
+    }
+
+    /// What an answer says of its endpoint: to a request of gRPC the status of gRPC in its head, as
+    /// the other one is 200 then. One in trailers comes too late, as in Envoy.
+    fn answered(&self, status: u16, grpc: Option<u32>) -> Outcome {
+        let grpc = grpc.filter(|_| self.record.is_grpc);
+        Outcome::Status(grpc.map_or(status, answer::http_status))
     }
 
     async fn over_http1(
@@ -252,12 +259,20 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         };
         let (scheme, limits) = (self.arrival.scheme.as_str(), self.engine.settings.limits.fields);
         let has_body = self.framing.body != crate::h1::framing::RequestBody::Absent;
-        let opened = ready
-            .map_err(Broken::from)
-            .and_then(|mut sender| h2::open(&mut sender, &self.head, scheme, has_body, limits));
+        let opened = match ready {
+            Ok(mut sender) => h2::open(&mut sender, &self.head, scheme, has_body, limits)
+                .map_err(|broken| (is_unsendable(&broken), broken)),
+            // The connection has ended, or has no numbers for streams left.
+            Err(error) => Err((false, Broken::from(error))),
+        };
+        let started = Instant::now();
         let (mut sending, mut reading) = match opened {
             Ok(opened) => opened,
-            Err(broken) => {
+            // What cannot be sent says nothing of the endpoint, nor of the connection.
+            Err((true, broken)) => {
+                return self.judge_carried(Carried::Unsendable(broken), Why::Reset);
+            }
+            Err((false, broken)) => {
                 self.engine.pool.retire(&key, &shared);
                 return Ok(failed(Why::NotRead, Flags::UpstreamClosed, "closed", &broken));
             }
@@ -265,8 +280,11 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let (up, down) = (Sending::Http2(&mut sending), Reading::Http2(&mut reading));
         let carried = self.carry(plan, endpoint, up, down, until).await;
         let is_unread = matches!(&carried, Carried::Broken(Broken::H2(error)) if is_unread(error));
-        // One that does not answer may be dead.
-        if is_unread || matches!(carried, Carried::Late) {
+        if matches!(carried, Carried::Done { .. } | Carried::Again(..)) {
+            shared.hear();
+        }
+        // One that answers nobody may be dead; a request that takes long alone says nothing of it.
+        if is_unread || matches!(carried, Carried::Late) && shared.is_mute_since(started) {
             self.engine.pool.retire(&key, &shared);
         }
         if !matches!(carried, Carried::Done { is_uploaded: true }) {
@@ -285,24 +303,24 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         mut reading: Reading<'_>,
         until: Option<Instant>,
     ) -> Carried {
-        let is_upgrade = self.framing.upgrade.is_some();
-        let counts = Counts::new(self.record.is_grpc);
+        let (is_upgrade, counts) =
+            (self.framing.upgrade.is_some(), Counts::new(self.record.is_grpc));
         let terms = Terms { until, idle: self.idle, is_upgrade, counts };
         let judged = (self.judged.as_ref(), self.token.as_ref());
         let version = self.rules.policies_version();
         let passes = |it: &Custom, rules: &P::Rules| self.consulted.still_passes(it, rules);
-        let denied = watch::denied(&self.engine.position, self.arrival, judged, version, passes);
+        let (position, sent) = (&self.engine.position, (&plan.goal, &self.head));
+        let denied = watch::denied(position, self.arrival, judged, sent, version, passes);
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
         let (whole, loads) = (self.body.whole(), self.engine.loads.clone());
         let (reserved, deadline) = (std::cell::RefCell::new(None), self.deadline);
-        let (limited, position) = (self.limited.as_ref(), &self.engine.position);
         let (method, attempts) = (self.head.method().clone(), self.record.attempts);
         let origin = plan.changes.rule.and_then(|rule| {
             let cors = rule.cors.as_ref()?;
             Some((cors, cors::allowed_origin(cors, &self.head.fields)?))
         });
         let session = plan.changes.rule.and_then(|it| it.session.as_ref());
-        let keeps_response = self.rules.keeps_response();
+        let (limited, keeps_response) = (self.limited.as_ref(), self.rules.keeps_response());
         let heard = std::cell::RefCell::new((0, None, None));
         let decide = |head: &mut ResponseHead| {
             let grpc = grpc_status_of(&head.fields);
@@ -341,9 +359,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let (up, down, counts) = (&mut sending, &mut reading, &terms.counts);
         let carried = carry(body, respond, up, down, &terms, decide, denied).await;
         self.reserved = reserved.into_inner();
-        let (status, grpc_status, response) = heard.into_inner();
-        (self.record.status, self.record.response) = (status, response);
-        self.record.grpc_status = grpc_status.or(counts.sent.grpc_status.get());
+        (self.record.status, self.head_grpc_status, self.record.response) = heard.into_inner();
+        self.record.grpc_status = self.head_grpc_status.or(counts.sent.grpc_status.get());
         counts.note(&mut self.record);
         carried
     }
@@ -510,6 +527,16 @@ pub(super) fn key<W>(endpoint: &Endpoint<W>) -> Key {
 fn failed(why: Why, flags: Flags, reason: &'static str, broken: &Broken) -> Attempted {
     let answer = Answer::new(503, flags, reason, ambit_words::error_chain(broken));
     Attempted::Failed(Box::new(Failed { why, answer }))
+}
+
+/// Whether a request is such that HTTP/2 does not take it. Errors of that kind alone have no reason
+/// of the protocol's.
+fn is_unsendable(broken: &Broken) -> bool {
+    match broken {
+        Broken::Refused(_) => true,
+        Broken::H2(error) => !error.is_io() && error.reason().is_none(),
+        Broken::Io(_) | Broken::Closed | Broken::Silent(_) => false,
+    }
 }
 
 /// Whether the peer says that it has not looked at the request (RFC 9113, 8.7), or the connection

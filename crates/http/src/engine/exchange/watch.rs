@@ -54,11 +54,13 @@ pub(super) fn client_gone(broken: &Broken) -> Ended {
 }
 
 /// Waits until the policies deny the request that was judged by this version of them, with what its
-/// token said then. Without a head it waits for ever: a request that ends by itself is judged once.
+/// token said then: those of its destination, and those of where it was sent on to. Without a head
+/// it waits for ever: a request that ends by itself is judged once.
 pub(super) async fn denied<P: Position>(
     position: &P,
     arrival: &Arrival,
     (head, token): (Option<&RequestHead>, Option<&Verified>),
+    (to, sent): (&Goal<'_>, &RequestHead),
     mut version: u64,
     still_passes: impl Fn(&Custom, &P::Rules) -> bool,
 ) -> String {
@@ -85,6 +87,9 @@ pub(super) async fn denied<P: Position>(
         };
         let decision = judgement(&rules, arrival, head, token).decision;
         if let Some(denial) = denial(&decision, |custom| still_passes(custom, &rules)) {
+            return denial;
+        }
+        if let Some(denial) = denied_there(&rules, arrival, sent, token, to) {
             return denial;
         }
     }

@@ -21,7 +21,7 @@ use crate::engine::position::{Arrival, Position};
 use crate::engine::prefixed::Prefixed;
 use crate::engine::record::{Flags, Protocol as Spoken, Record};
 use crate::engine::respond::Respond;
-use crate::engine::upstream::h2::{Incoming, Sending};
+use crate::engine::upstream::h2::{Incoming, SEND_BUFFER_BYTES, Sending};
 use crate::engine::{Engine, Settings, exchange, heads};
 use crate::fields::{Fields, known::Known};
 use crate::grammar;
@@ -38,8 +38,6 @@ type Accepted = (http::Request<RecvStream>, SendResponse<Bytes>);
 const WINDOW_BYTES: u32 = 256 * 1024;
 /// The same for all of a connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
-/// What a connection may hold of responses.
-const MAX_SEND_BUFFER_BYTES: usize = 256 * 1024;
 
 /// How long a client may take to hear that the connection ends.
 const GOAWAY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -139,7 +137,7 @@ async fn open(settings: &Settings, stream: Metered) -> Option<(Served, Driver<Me
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(settings.max_streams)
         .max_header_list_size(settings.limits.fields.bytes)
-        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
         .handshake::<_, Bytes>(stream);
     match timeout(settings.head_timeout, opening).await {
         Ok(Ok(connection)) => {

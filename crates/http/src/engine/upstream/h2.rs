@@ -17,6 +17,9 @@ use crate::h1::framing::{ResponseBody, ResponseFraming};
 use crate::head::RequestHead;
 use crate::refused::Refused;
 
+/// What a stream may hand to its connection before it is written: one frame of the usual size. A
+/// peer that reads slowly costs this for each of its streams, beside what waits here for it.
+pub(crate) const SEND_BUFFER_BYTES: usize = 16 * 1024;
 /// From here on the body waits.
 const FULL_BYTES: usize = 64 * 1024;
 

@@ -24,6 +24,7 @@ use crate::engine::halves::BoxStream;
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::Broken;
 use crate::engine::upstream::h1;
+use crate::engine::upstream::h2::SEND_BUFFER_BYTES;
 
 /// Idle connections of HTTP/1.1 to one endpoint.
 const MAX_IDLE: usize = 512;
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     /// Each request that uses it holds it too.
     pub(crate) open: Rc<()>,
     used: Rc<Cell<Instant>>,
+    /// When a response last came.
+    heard: Rc<Cell<Instant>>,
     /// How long it may be idle.
     idle_timeout: Duration,
     /// Requests that it has carried.
@@ -70,6 +73,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Notes that a response has come.
+    pub(crate) fn hear(&self) {
+        self.heard.set(Instant::now());
+    }
+
+    /// Whether no response has come since then.
+    pub(crate) fn is_mute_since(&self, then: Instant) -> bool {
+        self.heard.get() < then
+    }
+
     fn may_carry(&self) -> bool {
         self.most.is_none_or(|most| self.carried.get() < most)
     }
@@ -197,18 +210,20 @@ impl Pool {
         builder.enable_push(false).initial_window_size(WINDOW_BYTES);
         builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         builder.max_header_list_size(self.head_bytes).data_frame_budget(SMALL_FRAMES_BYTES);
+        builder.max_send_buffer_size(SEND_BUFFER_BYTES);
         let (stream, driver) = cork(stream);
         let (sender, mut connection) = builder.handshake::<_, Bytes>(stream).await?;
         driver.start();
         let shared = {
             let mut state = self.state.borrow_mut();
             state.opened += 1;
-            let used = Rc::new(Cell::new(Instant::now()));
+            let (used, heard) = (Instant::now(), Instant::now());
             let shared = Shared {
                 sender,
                 number: state.opened,
                 open: Rc::default(),
-                used,
+                used: Rc::new(Cell::new(used)),
+                heard: Rc::new(Cell::new(heard)),
                 idle_timeout: limits.idle_timeout.unwrap_or(self.idle_timeout),
                 carried: Rc::new(Cell::new(1)),
                 most: limits.requests_per_connection,

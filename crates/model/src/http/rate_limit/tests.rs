@@ -12,8 +12,8 @@ use crate::identity::Identity;
 struct Claims(&'static [(&'static str, &'static str)]);
 
 impl Token for Claims {
-    fn principal(&self) -> &str {
-        "i/s"
+    fn principal(&self) -> Option<&str> {
+        Some("i/s")
     }
 
     fn any_audience(&self, _: &mut dyn FnMut(&str) -> bool) -> bool {
