@@ -18,6 +18,35 @@ spec:
     shadowMode: true
 ";
 
+/// What a verified identity or token says tells senders apart, and each identity has two requests
+/// to one path.
+const BY_WHOM: &str = "\
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: login, namespace: app}
+spec:
+  targetRefs: [{group: '', kind: Service, name: web}]
+  jwtRules:
+  - issuer: https://login.example.com
+    jwks: '{\"keys\": [{\"kty\": \"OKP\", \"crv\": \"Ed25519\", \"alg\": \"EdDSA\", \"kid\": \"1\", \"x\": \"KEY\"}]}'
+---
+apiVersion: ambit.io/v1alpha1
+kind: TrafficPolicy
+metadata: {name: limits, namespace: app}
+spec:
+  targetRefs: [{group: '', kind: Service, name: web}]
+  rateLimits:
+  - name: per-group
+    clientSelectors: [{claims: [{name: group, type: Distinct}]}]
+    limit: {requests: 2, unit: Hour}
+  - name: per-caller
+    clientSelectors: [{path: {value: /who}, principal: {type: Distinct}}]
+    limit: {requests: 2, unit: Hour}
+";
+const LOGIN: &str = include_str!("../../../../examples/bookinfo-steps/admin.yaml");
+const ALICE: &str = include_str!("../../../../examples/bookinfo-steps/alice.jwt");
+const BOB: &str = include_str!("../../../../examples/bookinfo-steps/bob.jwt");
+
 #[test]
 fn requests_beyond_a_limit_are_refused() {
     let machine = Machine::up("rate-limits", Mesh::On, &[]);
@@ -50,17 +79,46 @@ fn requests_beyond_a_limit_are_refused() {
     machine.wait("the limits are gone", SETTLE_TIMEOUT, || {
         ask(&machine, "/", "x-user: ann").starts_with("HTTP/1.1 200")
     });
+    by_whom(&machine);
     machine.down();
+}
+
+/// Limits by what is proven: a token's claim, and the client's identity.
+fn by_whom(machine: &Machine) {
+    let key = LOGIN.split_once("\"x\": \"").and_then(|(_, rest)| rest.split_once('"'));
+    machine.apply(&BY_WHOM.replace("KEY", key.expect("a key").0));
+    let bearer = |token: &str| format!("authorization: Bearer {}", token.trim());
+    machine.wait("claims are counted", SETTLE_TIMEOUT, || {
+        ask(machine, "/", &bearer(BOB)).contains("name=\"per-group\"")
+    });
+    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let status =
+        |pod: &str, path: &str, field: &str| ask_from(machine, pod, path, field)[9..12].to_owned();
+    let statuses = [0; 3].map(|_| status("client/load", "/", &alice));
+    assert_eq!(statuses, ["200", "200", "429"], "alice's group");
+    // The first of this group was counted above.
+    assert_eq!([0; 2].map(|_| status("client/load", "/", &bob)), ["200", "429"], "bob's group");
+    let forged = format!("{}.AAAA", alice.rsplit_once('.').expect("a token").0);
+    assert_eq!(status("client/load", "/", &forged), "401", "nobody counts what is not verified");
+    for pod in ["client/load", "client/other"] {
+        let statuses = [0; 3].map(|_| status(pod, "/who", ""));
+        assert_eq!(statuses, ["200", "200", "429"], "{pod}");
+    }
+    assert_eq!(status("client/load", "/", ""), "200", "another path");
 }
 
 /// What a client in the mesh is answered.
 pub(crate) fn ask(machine: &Machine, path: &str, field: &str) -> String {
+    ask_from(machine, "client/load", path, field)
+}
+
+fn ask_from(machine: &Machine, pod: &str, path: &str, field: &str) -> String {
     let field = if field.is_empty() { String::new() } else { format!("{field}\\r\\n") };
     let request =
         format!("GET {path} HTTP/1.1\\r\\nHost: web.app\\r\\n{field}Connection: close\\r\\n");
     let script =
         format!("exec 3<>/dev/tcp/web.app/80 && printf '{request}\\r\\n' >&3 && timeout 5 cat <&3");
-    machine.bash("client/load", &script)
+    machine.bash(pod, &script)
 }
 
 fn explained(machine: &Machine) {
