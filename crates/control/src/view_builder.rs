@@ -404,11 +404,22 @@ impl Builder {
             policies.map(|(name, (_, policy))| (name.clone(), &**policy)).unzip();
         let authorizers = authorizers::of_policies(&self.present(), held_policies.into_iter());
         let authentication = self.store.authentication(&self.mesh, &held);
-        let routes = self.store.routes().of_parent(&owner).map(|(name, _)| name);
-        let rate_limits = self.store.traffic_policies().rate_limits(&self.mesh, &held, routes);
+        let routes = || self.store.routes().of_parent(&owner).map(|(name, _)| name);
+        let traffic = self.store.traffic_policies();
+        let rate_limits = traffic.rate_limits(&self.mesh, &held, routes());
+        let limits = traffic.limits(&self.mesh, &held, routes());
+        let health_check = traffic.health_check(&self.mesh, &held);
         let telemetry = Store::telemetry(&self.present(), &held);
         let built = http_services::build(&self.present(), &self.routings, &owner, name, names);
-        let built = ServiceHttp { authentication, authorizers, rate_limits, telemetry, ..built };
+        let built = ServiceHttp {
+            authentication,
+            authorizers,
+            rate_limits,
+            limits,
+            health_check,
+            telemetry,
+            ..built
+        };
         let is_news = known.is_none_or(|known| **known != built);
         is_news.then(|| Change::HttpService(Arc::new(built)))
     }

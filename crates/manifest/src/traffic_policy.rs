@@ -7,11 +7,15 @@
 //! file for each section says how it is written and what it means. Nothing here knows which
 //! targets exist.
 
+mod health_check;
+mod limits;
 mod rate_limits;
 
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::http::health::HealthCheck as Check;
+use ambit_model::http::limits::RequestLimits;
 use ambit_model::http::rate_limit::RateLimitPolicy;
 use ambit_model::names::{PolicyName, ServiceName};
 use serde::{Deserialize, Serialize};
@@ -22,6 +26,8 @@ use crate::remarks::{Remark, Remarks};
 use crate::validate::names;
 use crate::{FieldPath, ObjectIssues, ObjectName, remarks, routes};
 
+use self::health_check::HealthCheck;
+use self::limits::Limits;
 use self::rate_limits::RateLimit;
 
 /// ambit.io TrafficPolicy.
@@ -48,6 +54,12 @@ pub struct TrafficPolicySpec {
     /// Which fields of responses say what is left of these limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rate_limit_headers: Option<String>,
+    /// How much a request may be, and how long it may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limits: Option<Limits>,
+    /// How endpoints are checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) health_check: Option<HealthCheck>,
 }
 
 /// What a policy is attached to.
@@ -98,6 +110,10 @@ pub struct Target {
 pub enum Section {
     /// `rateLimits`.
     RateLimits,
+    /// `limits`.
+    Limits,
+    /// `healthCheck`.
+    HealthCheck,
 }
 
 /// What a policy means.
@@ -107,8 +123,19 @@ pub struct Meaning {
     pub targets: Vec<Target>,
     /// How many requests may come, if it says so.
     pub rate_limits: Option<Arc<RateLimitPolicy>>,
+    /// How much a request may be, if it says so.
+    pub limits: Option<RequestLimits>,
+    /// How endpoints are checked, if it says so.
+    pub health_check: Option<Check>,
     /// What of it is wrong.
     pub remarks: Vec<Remark>,
+}
+
+impl TargetKind {
+    /// Whether it is a route, of which a rule can be meant.
+    fn is_route(self) -> bool {
+        matches!(self, Self::HttpRoute | Self::GrpcRoute)
+    }
 }
 
 impl Target {
@@ -120,12 +147,14 @@ impl Target {
 
 impl Section {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::RateLimits];
+    pub const ALL: [Self; 3] = [Self::RateLimits, Self::Limits, Self::HealthCheck];
 
     /// Its field.
     pub fn name(self) -> &'static str {
         match self {
             Self::RateLimits => "rateLimits",
+            Self::Limits => "limits",
+            Self::HealthCheck => "healthCheck",
         }
     }
 }
@@ -135,6 +164,8 @@ impl Meaning {
     pub fn has(&self, section: Section) -> bool {
         match section {
             Section::RateLimits => self.rate_limits.is_some(),
+            Section::Limits => self.limits.is_some(),
+            Section::HealthCheck => self.health_check.is_some(),
         }
     }
 
@@ -153,12 +184,18 @@ impl Meaning {
 pub fn read_spec(spec: Value) -> (TrafficPolicySpec, Option<String>) {
     let targets = spec.get("targetRefs").cloned().map(serde_json::from_value);
     let targets = || targets.and_then(Result::ok).unwrap_or_default();
-    let has_limits = spec.get("rateLimits").is_some();
+    let has = Section::ALL.map(|section| spec.get(section.name()).is_some());
     match routes::read(spec) {
         Ok(read) => read,
         Err(problem) => {
-            let (target_refs, rate_limits) = (targets(), has_limits.then(Vec::new));
-            let spec = TrafficPolicySpec { target_refs, rate_limits, rate_limit_headers: None };
+            let [rate_limits, limits, health_check] = has;
+            let spec = TrafficPolicySpec {
+                target_refs: targets(),
+                rate_limits: rate_limits.then(Vec::new),
+                rate_limit_headers: None,
+                limits: limits.then(Limits::default),
+                health_check: health_check.then(HealthCheck::default),
+            };
             (spec, Some(problem))
         }
     }
@@ -175,9 +212,9 @@ pub fn read(policy: &TrafficPolicy, service_name: &dyn Fn(&str, &str) -> Service
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     let spec = &policy.spec;
     let targets = targets(&spec.target_refs, namespace, &at.field("targetRefs"), &mut remarks);
-    if spec.rate_limits.is_none() {
+    if (&spec.rate_limits, &spec.limits, &spec.health_check) == (&None, &None, &None) {
         let what = "it says nothing of the requests to its targets";
-        remarks.wrong(&at, what, "add a section: `rateLimits`");
+        remarks.wrong(&at, what, "add a section: `rateLimits`, `limits` or `healthCheck`");
     }
     let rate_limits = spec.rate_limits.as_ref().map(|limits| {
         let about = rate_limits::About {
@@ -188,7 +225,17 @@ pub fn read(policy: &TrafficPolicy, service_name: &dyn Fn(&str, &str) -> Service
         };
         Arc::new(rate_limits::read(limits, &about, &at, &mut remarks))
     });
-    Meaning { targets, rate_limits, remarks: remarks.0 }
+    let unreadable = policy.unreadable.as_deref();
+    let limits = spec.limits.as_ref().map(|it| limits::read(it, unreadable, &at, &mut remarks));
+    let health_check = spec.health_check.as_ref().map(|it| {
+        for target in targets.iter().filter(|it| it.kind.is_route()) {
+            let what = "endpoints are those of a Service: a route has none to check";
+            let remedy = "attach `healthCheck` to the Service or the Gateway";
+            remarks.wrong(&at.field("targetRefs").index(target.index), what, remedy);
+        }
+        health_check::read(it, unreadable, &at, &mut remarks)
+    });
+    Meaning { targets, rate_limits, limits, health_check, remarks: remarks.0 }
 }
 
 /// Checks a policy by itself, whatever it is attached to.
@@ -246,8 +293,7 @@ fn target(
         remarks.wrong(&at.field("name"), what, "write the name of the object");
         return None;
     }
-    let is_of_rules = matches!(kind, TargetKind::HttpRoute | TargetKind::GrpcRoute);
-    if written.section_name.is_some() && !is_of_rules {
+    if written.section_name.is_some() && !kind.is_route() {
         let what = format!("of a {} no section can be meant", written.kind);
         remarks.wrong(&at.field("sectionName"), what, "remove it; of a route it names a rule");
         return None;

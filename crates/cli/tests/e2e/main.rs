@@ -51,6 +51,7 @@ mod size;
 mod stray;
 mod telemetry;
 mod tokens;
+mod traffic_policies;
 mod transfer;
 mod waypoint;
 mod waypoints;

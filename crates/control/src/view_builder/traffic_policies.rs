@@ -15,6 +15,8 @@ use ambit_manifest::traffic_policy::{
 };
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
+use ambit_model::http::health::HealthCheck;
+use ambit_model::http::limits::{Limits, RouteLimits};
 use ambit_model::http::rate_limit::{RateLimits, RouteRateLimits};
 use ambit_model::http::rule::RouteKind;
 
@@ -129,18 +131,19 @@ impl TrafficPolicies {
         own.or_else(of_waypoint).map(|(_, known)| known)
     }
 
-    /// How many requests to a service may come; `routes` are those that are attached to it.
-    pub(super) fn rate_limits<'a>(
+    /// What a section says of the requests to a service, and of those that routes answer: `routes`
+    /// are those that are attached to it.
+    fn section<'a, T>(
         &self,
-        mesh: &Mesh,
-        held: &Held<'_>,
+        (mesh, held): (&Mesh, &Held<'_>),
         routes: impl Iterator<Item = &'a (Kind, ObjectName)>,
-    ) -> RateLimits {
+        section: Section,
+        of: impl Fn(&Meaning) -> Option<T>,
+    ) -> (Option<T>, Vec<(OfRoute, T)>) {
         if self.policies.is_empty() {
-            return RateLimits::default();
+            return (None, Vec::new());
         }
-        let of = |known: &Known| known.meaning.rate_limits.clone();
-        let service = self.deciding(mesh, Section::RateLimits, held).and_then(of);
+        let service = self.deciding(mesh, section, held).and_then(|known| of(&known.meaning));
         let mut of_routes = Vec::new();
         for (kind, name) in routes {
             let (kind, target) = match kind {
@@ -152,18 +155,63 @@ impl TrafficPolicies {
             let meant = meant.filter(|it| it.kind == target && it.name == *name);
             let rules: BTreeSet<Option<&Text>> = meant.map(|it| it.rule.as_ref()).collect();
             of_routes.extend(rules.into_iter().filter_map(|rule| {
-                let (_, known) = self.oldest(Section::RateLimits, (target, name, rule))?;
-                Some(RouteRateLimits {
-                    kind,
-                    namespace: name.namespace.clone(),
-                    name: name.name.clone(),
-                    rule_name: rule.cloned(),
-                    policy: of(known)?,
-                })
+                let (_, known) = self.oldest(section, (target, name, rule))?;
+                let of_route = OfRoute { kind, name: name.clone(), rule: rule.cloned() };
+                Some((of_route, of(&known.meaning)?))
             }));
         }
-        RateLimits { service, routes: of_routes }
+        (service, of_routes)
     }
+
+    /// How many requests to a service may come; `routes` are those that are attached to it.
+    pub(super) fn rate_limits<'a>(
+        &self,
+        mesh: &Mesh,
+        held: &Held<'_>,
+        routes: impl Iterator<Item = &'a (Kind, ObjectName)>,
+    ) -> RateLimits {
+        let of = |meaning: &Meaning| meaning.rate_limits.clone();
+        let (service, routes) = self.section((mesh, held), routes, Section::RateLimits, of);
+        let of_route = |(of, policy): (OfRoute, _)| RouteRateLimits {
+            kind: of.kind,
+            namespace: of.name.namespace,
+            name: of.name.name,
+            rule_name: of.rule,
+            policy,
+        };
+        RateLimits { service, routes: routes.into_iter().map(of_route).collect() }
+    }
+
+    /// How much requests to a service may be.
+    pub(super) fn limits<'a>(
+        &self,
+        mesh: &Mesh,
+        held: &Held<'_>,
+        routes: impl Iterator<Item = &'a (Kind, ObjectName)>,
+    ) -> Limits {
+        let of = |meaning: &Meaning| meaning.limits.clone();
+        let (service, routes) = self.section((mesh, held), routes, Section::Limits, of);
+        let of_route = |(of, limits): (OfRoute, _)| RouteLimits {
+            kind: of.kind,
+            namespace: of.name.namespace,
+            name: of.name.name,
+            rule_name: of.rule,
+            limits,
+        };
+        Limits { service, routes: routes.into_iter().map(of_route).collect() }
+    }
+
+    /// How the endpoints of a service are checked, if they are.
+    pub(super) fn health_check(&self, mesh: &Mesh, held: &Held<'_>) -> Option<HealthCheck> {
+        self.deciding(mesh, Section::HealthCheck, held)?.meaning.health_check.clone()
+    }
+}
+
+/// A route, or one rule of it.
+struct OfRoute {
+    kind: RouteKind,
+    name: ObjectName,
+    rule: Option<Text>,
 }
 
 /// The condition of a policy for each of its targets, with the reference as it is written.
@@ -176,7 +224,7 @@ pub(crate) fn conditions(
     let of_target = |target: &Target| {
         let (status, reason, message) = match (&wrong, missing(builder, target)) {
             (Some(wrong), _) => {
-                let message = format!("{wrong}: requests that it is for are answered with 500");
+                let message = format!("{wrong}: requests that this section is for are refused");
                 ("False", "Invalid", message)
             }
             (None, Err(missing)) => ("False", "TargetNotFound", missing),

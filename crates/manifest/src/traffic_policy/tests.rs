@@ -1,5 +1,8 @@
 //! What TrafficPolicies mean, and what of them is refused.
 
+use std::time::Duration;
+
+use ambit_model::http::health::Probe;
 use ambit_model::http::rate_limit::bucket::{Quota, Unit};
 use ambit_model::http::rate_limit::{Attribute, Condition, Cost, Counter};
 use serde_json::{Value, json};
@@ -204,4 +207,111 @@ fn of_a_newer_policy_the_targets_are_known_and_nothing_passes() {
         assert_eq!(found.targets.len(), 1);
         assert!(found.rate_limits.is_some_and(|it| it.problem.is_some()), "{spec}");
     }
+}
+
+fn with_section(section: &str, value: Value) -> Meaning {
+    let targets = json!([{"group": "", "kind": "Service", "name": "web"}]);
+    meaning(&json!({"targetRefs": targets, section: value}))
+}
+
+#[test]
+fn limits_are_read_and_what_is_absent_stays_open() {
+    let found = with_section("limits", json!({"maxBodyBytes": 1024, "bodyTimeout": "30s"}));
+    assert_eq!(found.wrong(), None);
+    let read = RequestLimits {
+        body_bytes: Some(1024),
+        body_timeout: Some(Duration::from_secs(30)),
+        ..RequestLimits::default()
+    };
+    assert_eq!(found.limits, Some(read));
+    assert!(found.has(Section::Limits) && !found.has(Section::RateLimits));
+    let all = json!({
+        "maxHeaderBytes": 8192, "maxHeaders": 50, "maxBodyBytes": 1, "bodyTimeout": "1m",
+        "streamIdleTimeout": "5s",
+    });
+    let found = with_section("limits", all).limits.expect("the section");
+    assert_eq!((found.head_bytes, found.fields, found.problem), (Some(8192), Some(50), None));
+    assert_eq!(found.idle_timeout, Some(Duration::from_secs(5)));
+}
+
+#[test]
+fn what_is_wrong_in_limits_spoils_them() {
+    for (limits, at) in [
+        (json!({}), ""),
+        (json!({"maxHeaderBytes": 0}), ".maxHeaderBytes"),
+        (json!({"maxHeaderBytes": 1_048_577}), ".maxHeaderBytes"),
+        (json!({"maxHeaders": 257}), ".maxHeaders"),
+        (json!({"maxBodyBytes": -1}), ".maxBodyBytes"),
+        (json!({"bodyTimeout": "soon"}), ".bodyTimeout"),
+        (json!({"streamIdleTimeout": "0s"}), ".streamIdleTimeout"),
+    ] {
+        let found = with_section("limits", limits.clone());
+        let first = found.remarks.first().unwrap_or_else(|| panic!("{limits} is wrong"));
+        assert_eq!(first.at.as_str(), format!("spec.limits{at}"), "{limits}");
+        assert!(found.limits.is_some_and(|it| it.problem.is_some()), "{limits}");
+    }
+}
+
+#[test]
+fn health_checks_are_read_with_their_defaults() {
+    let http = json!({"path": "/healthz", "hostname": "h", "expectedStatuses": [204, "200-202"]});
+    let found = with_section("healthCheck", json!({"type": "HTTP", "http": http}));
+    assert_eq!(found.wrong(), None);
+    let check = found.health_check.expect("the section");
+    let statuses = vec![(204, 204), (200, 202)];
+    let probe = Probe::Http { path: "/healthz".into(), host: Some("h".into()), statuses };
+    assert_eq!(check.probe, probe);
+    assert_eq!((check.interval, check.timeout), (Duration::from_secs(3), Duration::from_secs(1)));
+    let numbers = (check.jitter_percent, check.unhealthy_threshold, check.healthy_threshold);
+    assert_eq!((numbers, check.panic_percent, check.port), ((10, 3, 1), 0, None));
+    for (written, probe) in [
+        (json!({"type": "TCP", "port": 80}), Probe::Tcp),
+        (json!({"type": "GRPC"}), Probe::Grpc { service: "".into() }),
+        (json!({"type": "GRPC", "grpc": {"service": "a"}}), Probe::Grpc { service: "a".into() }),
+    ] {
+        let found = with_section("healthCheck", written.clone());
+        assert_eq!(found.wrong(), None, "{written}");
+        assert_eq!(found.health_check.map(|it| it.probe), Some(probe), "{written}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_health_check_spoils_it() {
+    let http = |more: Value| {
+        let mut http = json!({"path": "/"});
+        http.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"type": "HTTP", "http": http})
+    };
+    let tcp = |field: &str, value: Value| json!({"type": "TCP", field: value});
+    for (check, at) in [
+        (json!({"type": "ICMP"}), ".type"),
+        (json!({"type": "HTTP"}), ".type"),
+        (json!({"type": "TCP", "http": {"path": "/"}}), ".type"),
+        (http(json!({"path": "healthz"})), ".http.path"),
+        (http(json!({"expectedStatuses": [99]})), ".http.expectedStatuses[0]"),
+        (http(json!({"expectedStatuses": [200, "300-200"]})), ".http.expectedStatuses[1]"),
+        (tcp("port", json!(0)), ".port"),
+        (tcp("interval", json!("1ms")), ".interval"),
+        (tcp("timeout", json!("2m")), ".timeout"),
+        (tcp("jitterPercent", json!(101)), ".jitterPercent"),
+        (tcp("unhealthyThreshold", json!(0)), ".unhealthyThreshold"),
+        (tcp("healthyThreshold", json!(0)), ".healthyThreshold"),
+        (tcp("panicThreshold", json!(101)), ".panicThreshold"),
+    ] {
+        let found = with_section("healthCheck", check.clone());
+        let first = found.remarks.first().unwrap_or_else(|| panic!("{check} is wrong"));
+        assert_eq!(first.at.as_str(), format!("spec.healthCheck{at}"), "{check}");
+        assert!(found.health_check.is_some_and(|it| it.problem.is_some()), "{check}");
+    }
+}
+
+#[test]
+fn a_route_has_no_endpoints_to_check() {
+    let group = "gateway.networking.k8s.io";
+    let found = meaning(&json!({
+        "targetRefs": [{"group": group, "kind": "HTTPRoute", "name": "web"}],
+        "healthCheck": {"type": "TCP"},
+    }));
+    let wrong = found.wrong().expect("it is wrong");
+    assert!(wrong.starts_with("spec.targetRefs[0]: "), "{wrong}");
 }

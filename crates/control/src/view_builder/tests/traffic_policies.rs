@@ -168,3 +168,51 @@ fn what_cannot_be_honoured_is_told_and_decides() {
     let message = &conditions(&builder, name, known)[0].1.message;
     assert!(message.contains("has no waypoint"), "{message}");
 }
+
+#[test]
+fn each_section_is_decided_for_itself() {
+    let mut builder = world();
+    let policy = |name: &str, targets: Value, section: &str, value: Value| {
+        let spec = json!({"targetRefs": targets, section: value});
+        let metadata = meta("shop", name, &json!({}));
+        put(Kind::TrafficPolicy, &json!({"metadata": metadata, "spec": spec}))
+    };
+    builder.apply([
+        early("counted", &web()),
+        policy("small", waypoint(), "limits", json!({"maxBodyBytes": 10})),
+        policy("large", of_route(Some("slow")), "limits", json!({"maxBodyBytes": 99})),
+        policy("well", waypoint(), "healthCheck", json!({"type": "TCP", "interval": "9s"})),
+    ]);
+    let web = |builder: &Builder| {
+        let service = "shop/web.shop.svc.cluster.local".parse().unwrap();
+        builder.view().http_service(&service).expect("a service").clone()
+    };
+    let service = web(&builder);
+    assert_eq!(deciding(&builder), "counted counted counted");
+    let body = |rule: Option<&str>| {
+        let origin = rule.map(|rule| Origin {
+            kind: RouteKind::HttpRoute,
+            namespace: "shop".into(),
+            name: "web".into(),
+            created_unix_s: 0,
+            index: 0,
+            rule_name: Some(rule.into()),
+        });
+        service.limits.of(origin.as_ref()).and_then(|it| it.body_bytes)
+    };
+    assert_eq!(
+        [body(Some("slow")), body(Some("fast")), body(None)],
+        [Some(99), Some(10), Some(10)]
+    );
+    let interval = service.health_check.as_ref().map(|it| it.interval.as_secs());
+    assert_eq!(interval, Some(9));
+    let accepted = ["counted", "large", "small", "well"].map(|it| format!("{it}: Accepted"));
+    assert_eq!(told(&builder), accepted);
+    builder.apply([
+        delete(Kind::TrafficPolicy, "shop", "well"),
+        policy("small", waypoint(), "limits", json!({"maxBodyBytes": -1})),
+    ]);
+    let service = web(&builder);
+    assert_eq!(service.health_check, None);
+    assert!(service.limits.of(None).expect("they hold").problem.is_some());
+}
