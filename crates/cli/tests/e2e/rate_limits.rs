@@ -28,7 +28,9 @@ spec:
   targetRefs: [{group: '', kind: Service, name: web}]
   jwtRules:
   - issuer: https://login.example.com
-    jwks: '{\"keys\": [{\"kty\": \"OKP\", \"crv\": \"Ed25519\", \"alg\": \"EdDSA\", \"kid\": \"1\", \"x\": \"KEY\"}]}'
+    jwks: >-
+      {\"keys\": [{\"kty\": \"OKP\", \"crv\": \"Ed25519\", \"alg\": \"EdDSA\",
+      \"kid\": \"1\", \"x\": \"KEY\"}]}
 ---
 apiVersion: ambit.io/v1alpha1
 kind: TrafficPolicy

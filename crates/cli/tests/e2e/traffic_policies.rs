@@ -1,5 +1,5 @@
-//! TrafficPolicies beside rate limits, on one machine: how much a request may be, and endpoints that
-//! fail their checks.
+//! TrafficPolicies beside rate limits, on one machine: how much a request may be, and endpoints
+//! that fail their checks.
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::rate_limits::ask;

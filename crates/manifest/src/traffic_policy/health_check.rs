@@ -2,6 +2,7 @@
 //!
 //! The names are those of Envoy Gateway's `healthCheck.active`, where that has them.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ambit_model::Text;
@@ -83,8 +84,8 @@ struct Grpc {
     service: Option<String>,
 }
 
-/// What it means. What is wrong takes all of it with it: endpoints that are meant to be checked must
-/// not be taken for well.
+/// What it means. What is wrong takes all of it with it: endpoints that are meant to be checked
+/// must not be taken for well.
 pub(super) fn read(
     written: &HealthCheck,
     unreadable: Option<&str>,
@@ -93,10 +94,7 @@ pub(super) fn read(
 ) -> Check {
     let (at, mut own) = (spec.field("healthCheck"), Remarks::default());
     let probe = probe(written, &at, &mut own);
-    let number = |number: Option<i64>,
-                  range: std::ops::RangeInclusive<u32>,
-                  field,
-                  own: &mut Remarks| {
+    let number = |number: Option<i64>, range: RangeInclusive<u32>, field, own: &mut Remarks| {
         let number = number?;
         let converted = u32::try_from(number).ok().filter(|it| range.contains(it));
         if converted.is_none() {
