@@ -115,7 +115,7 @@ fn an_endpoint_whose_checks_fail_gets_no_requests_until_they_pass() {
         assert_eq!(answers(world).await, (0, 40, 0));
         // What is not to be checked any more is not left out either.
         world.change_http(|http| http.health_check = None);
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        until("nothing is checked", || healthy(world) == 0.0).await;
         let (of_one, of_two, _) = answers(world).await;
         assert!(of_one > 0 && of_two > 0);
         world.stays_good().await;
