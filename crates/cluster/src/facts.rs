@@ -25,11 +25,14 @@ const READ_AT_ONCE: usize = 6;
 /// Most proxies that are asked for their certificates; a sample shows whether renewal works.
 const PROXIES_ASKED_MAX: usize = 64;
 
-/// The definitions that the chart brings.
-pub(crate) const DEFINITIONS: [&str; 4] = [
+/// The definitions of Istio's kinds that the chart brings.
+pub(crate) const DEFINITIONS: [&str; 7] = [
     "authorizationpolicies.security.istio.io",
+    "destinationrules.networking.istio.io",
     "peerauthentications.security.istio.io",
+    "requestauthentications.security.istio.io",
     "serviceentries.networking.istio.io",
+    "virtualservices.networking.istio.io",
     "workloadentries.networking.istio.io",
 ];
 /// The version of them that is read, and their groups.
@@ -528,6 +531,24 @@ mod tests {
     use super::*;
     use crate::api::playing;
     use crate::findings::findings;
+
+    #[test]
+    fn the_chart_brings_every_definition_in_the_version_that_is_read() {
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/chart/crds");
+        for definition in DEFINITIONS {
+            let (plural, group) = definition.split_once('.').expect("a plural and a group");
+            let path = format!("{chart}/{group}_{plural}.yaml");
+            let text = std::fs::read_to_string(&path).unwrap_or_else(|it| panic!("{path}: {it}"));
+            for line in [
+                &*format!("  name: {definition}\n"),
+                &*format!("  group: {group}\n"),
+                &*format!("  - name: {VERSION}\n    served: true\n    storage: true\n"),
+                "    subresources: {status: {}}\n",
+            ] {
+                assert!(text.contains(line), "{path} lacks {line:?}");
+            }
+        }
+    }
 
     #[tokio::test]
     async fn what_cannot_be_read_is_unknown_and_what_is_not_there_is_empty() {

@@ -15,12 +15,15 @@ use crate::routes;
 pub type DestinationRule = IstioObject<DestinationRuleSpec>;
 
 /// Reads the specification of a DestinationRule of a cluster, whose definition may be newer than
-/// this program; also returns what of it cannot be read.
+/// this program; also returns why it cannot be read. Its host is known then too, if it can be
+/// read, so that its requests are refused.
 pub fn read(spec: Value) -> (DestinationRuleSpec, Option<String>) {
     let host = spec.get("host").and_then(Value::as_str).unwrap_or_default().to_owned();
-    match routes::read(spec) {
-        Ok(read) => read,
-        Err(problem) => (DestinationRuleSpec { host, ..Default::default() }, Some(problem)),
+    match routes::read_known(spec) {
+        Ok((read, unknown)) => (DestinationRuleSpec { unknown, ..read }, None),
+        Err(problem) => {
+            (DestinationRuleSpec { host, ..Default::default() }, Some(format!("spec: {problem}")))
+        }
     }
 }
 
@@ -42,6 +45,9 @@ pub struct DestinationRuleSpec {
     /// Clients that it holds for; not honoured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload_selector: Option<WorkloadSelector>,
+    /// Fields that a cluster has and this version does not know, as in `subsets.0.newer`.
+    #[serde(skip)]
+    pub(crate) unknown: Vec<String>,
 }
 
 /// A part of a host's endpoints.
@@ -118,6 +124,8 @@ pub(crate) struct LoadBalancer {
     pub(crate) warmup_duration_secs: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) warmup: Option<WrittenWarmup>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) zone_aware_lb_setting: Option<Value>,
 }
 
 /// Which endpoints are near.
@@ -158,7 +166,7 @@ pub(crate) struct WrittenWarmup {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) duration: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) minimum_percent: Option<i64>,
+    pub(crate) minimum_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) aggression: Option<f64>,
 }
@@ -243,6 +251,8 @@ pub(crate) struct HttpSettings {
     pub(crate) use_client_protocol: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_concurrent_streams: Option<i64>,
+    #[serde(rename = "http2KeepAlive", skip_serializing_if = "Option::is_none")]
+    pub(crate) http2_keep_alive: Option<Value>,
 }
 
 /// When an endpoint that fails is left out.
@@ -268,6 +278,8 @@ pub(crate) struct OutlierDetection {
     pub(crate) max_ejection_percent: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) min_health_percent: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outlier_detection_http_error_codes: Option<Value>,
 }
 
 /// TLS that is spoken with endpoints, inside of the mesh's own.
@@ -302,4 +314,6 @@ pub(crate) struct WrittenBudget {
     pub(crate) percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) min_retry_concurrency: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) budget_interval: Option<String>,
 }

@@ -56,13 +56,21 @@ pub fn read_grant(spec: Value) -> (ReferenceGrantSpec, Option<String>) {
     }
 }
 
-/// What can be read, and which fields are not known.
+/// What can be read, and what cannot.
 pub(crate) fn read<T: DeserializeOwned>(spec: Value) -> Result<(T, Option<String>), String> {
-    let mut unknown = Vec::new();
-    let read = serde_ignored::deserialize(spec, |path| unknown.push(format!("spec.{path}")));
-    let read = read.map_err(|error| format!("spec: {error}"))?;
+    let (read, unknown) = read_known(spec).map_err(|problem| format!("spec: {problem}"))?;
+    let unknown: Vec<String> = unknown.iter().map(|field| format!("spec.{field}")).collect();
     let unknown = unknown.join(", ");
     Ok((read, (!unknown.is_empty()).then(|| format!("unknown fields: {unknown}"))))
+}
+
+/// What can be read, and the fields that are not known, as in `rules.0.newer`.
+pub(crate) fn read_known<T: DeserializeOwned>(value: Value) -> Result<(T, Vec<String>), String> {
+    let mut unknown = Vec::new();
+    // `?` stands for what is optional.
+    let note = |path: serde_ignored::Path<'_>| unknown.push(path.to_string().replace(".?", ""));
+    let read = serde_ignored::deserialize(value, note).map_err(|error| error.to_string())?;
+    Ok((read, unknown))
 }
 
 impl RouteSpec<HttpRouteRule> {

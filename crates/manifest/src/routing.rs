@@ -43,11 +43,11 @@ pub(crate) use self::backends::Whatever;
 pub use self::backends::{Backends, Known, grants};
 pub(crate) use self::bytes::{check_tcp, check_tls};
 pub use self::bytes::{tcp, tls};
-pub use self::conditions::{conditions, without_parent};
+pub use self::conditions::{conditions, conflicted, without_parent};
 pub use self::parents::{Parent, ParentKind, Port, entry_ports, parents, service_ports};
 pub use self::problem::Problem;
 pub(crate) use self::virtual_services::check_virtual_service;
-pub use self::virtual_services::{Around, PORT_OF_CHECKS, VirtualRouting, virtual_service};
+pub use self::virtual_services::{Around, VirtualRouting, remarks_at_ports, virtual_service};
 
 /// Most that a backend may weigh.
 const WEIGHT_MAX: i64 = 1_000_000;

@@ -1,8 +1,9 @@
 //! What a DestinationRule means: traffic policies, and subsets by labels.
 //!
 //! Istio's way of inheriting is kept. A subset takes over what it does not say itself, field by
-//! field; what is said of a port holds instead of everything else. What cannot be honoured is a
-//! remark.
+//! field; what a host or a subset says of a port holds instead of everything else that it says.
+//! What cannot be honoured is a remark. A rule that cannot be read refuses requests: it might have
+//! asked for TLS.
 
 mod place;
 mod tls;
@@ -28,6 +29,8 @@ use crate::{FieldPath, ObjectIssues, remarks};
 pub struct DestinationTraffic {
     /// What holds for the whole host, if it says so.
     pub traffic: Option<Traffic>,
+    /// Whether requests to the host are refused, because the rule cannot be read.
+    pub is_refused: bool,
     /// Its subsets.
     pub subsets: Vec<LabelledSubset>,
     /// What of it is wrong, or is not honoured.
@@ -49,10 +52,14 @@ pub struct LabelledSubset {
 pub fn read(rule: &DestinationRule) -> DestinationTraffic {
     let at = FieldPath::at("spec");
     let mut remarks = Remarks::default();
-    if let Some(why) = &rule.unreadable {
-        remarks.wrong(&at, format!("it cannot be read: {why}"), "use what this version knows");
-    }
     let spec = &rule.spec;
+    if let Some(what) = unread(rule, &at, &mut remarks) {
+        let refusal = Some(format!("its DestinationRule {}: {what}", named(rule)).into());
+        let all = TrafficPolicy { refusal, ..TrafficPolicy::default() };
+        let traffic = Some(Traffic { all, ports: BTreeMap::new() });
+        let remarks = remarks.0;
+        return DestinationTraffic { traffic, is_refused: true, subsets: Vec::new(), remarks };
+    }
     if spec.host.is_empty() {
         remarks.wrong(&at.field("host"), "no host is named", "name a service");
     }
@@ -88,7 +95,33 @@ pub fn read(rule: &DestinationRule) -> DestinationTraffic {
         let (name, labels) = (subset.name.as_str().into(), subset.labels.clone());
         subsets.push(LabelledSubset { name, labels, traffic: of_subset });
     }
-    DestinationTraffic { traffic, subsets, remarks: remarks.0 }
+    DestinationTraffic { traffic, is_refused: false, subsets, remarks: remarks.0 }
+}
+
+/// Why requests are refused, if the rule, or what it says of TLS, cannot be read. Other fields
+/// that this version does not know are remarks.
+fn unread(rule: &DestinationRule, at: &FieldPath, remarks: &mut Remarks) -> Option<String> {
+    let mut refusal = rule.unreadable.as_ref().map(|why| format!("it cannot be read: {why}"));
+    for field in &rule.spec.unknown {
+        if field.split('.').any(|part| part == "tls") {
+            let what = || format!("this version does not know {}.{field}", at.as_str());
+            refusal.get_or_insert_with(what);
+            continue;
+        }
+        let what = "this version does not know it: it has no effect";
+        remarks.unhonoured(true, &at.field(field), what, "use what this version knows");
+    }
+    if let Some(why) = &refusal {
+        let what = format!("{why}: requests to the host are refused");
+        remarks.wrong(at, what, "use what this version knows");
+    }
+    refusal
+}
+
+fn named(rule: &DestinationRule) -> String {
+    let metadata = &rule.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or("default");
+    format!("{namespace}/{}", metadata.name.as_deref().unwrap_or_default())
 }
 
 /// Checks a DestinationRule by itself.
@@ -96,26 +129,35 @@ pub(crate) fn check(rule: &DestinationRule, issues: &mut ObjectIssues) {
     remarks::report(&read(rule).remarks, issues);
 }
 
-/// A subset's policy with what it does not say itself.
+/// A subset's policy with what it does not say itself. At a port of which the host says something
+/// it takes over that, and its own word for all ports still comes before.
 fn inherited(own: &Written, outer: &Written) -> Written {
     let mut ports = own.port_level_settings.clone();
     let is_said = |port: &PortPolicy| {
         own.port_level_settings.iter().any(|it| it.port.number == port.port.number)
     };
-    ports.extend(outer.port_level_settings.iter().filter(|it| !is_said(it)).cloned());
+    let of_host = outer.port_level_settings.iter().filter(|it| !is_said(it));
+    ports.extend(of_host.map(|it| PortPolicy {
+        port: it.port.clone(),
+        load_balancer: first(&own.load_balancer, &it.load_balancer),
+        connection_pool: first(&own.connection_pool, &it.connection_pool),
+        outlier_detection: first(&own.outlier_detection, &it.outlier_detection),
+        tls: first(&own.tls, &it.tls),
+    }));
     Written {
-        load_balancer: own.load_balancer.clone().or_else(|| outer.load_balancer.clone()),
-        connection_pool: own.connection_pool.clone().or_else(|| outer.connection_pool.clone()),
-        outlier_detection: own
-            .outlier_detection
-            .clone()
-            .or_else(|| outer.outlier_detection.clone()),
-        tls: own.tls.clone().or_else(|| outer.tls.clone()),
-        retry_budget: own.retry_budget.clone().or_else(|| outer.retry_budget.clone()),
+        load_balancer: first(&own.load_balancer, &outer.load_balancer),
+        connection_pool: first(&own.connection_pool, &outer.connection_pool),
+        outlier_detection: first(&own.outlier_detection, &outer.outlier_detection),
+        tls: first(&own.tls, &outer.tls),
+        retry_budget: first(&own.retry_budget, &outer.retry_budget),
         port_level_settings: ports,
         tunnel: None,
         proxy_protocol: None,
     }
+}
+
+fn first<T: Clone>(own: &Option<T>, outer: &Option<T>) -> Option<T> {
+    own.clone().or_else(|| outer.clone())
 }
 
 fn traffic(written: &Written, at: &FieldPath, remarks: &mut Remarks) -> Traffic {
@@ -188,6 +230,12 @@ impl Parts<'_> {
 }
 
 fn balancing_of(written: &LoadBalancer, at: &FieldPath, remarks: &mut Remarks) -> Balancing {
+    remarks.unhonoured(
+        written.zone_aware_lb_setting.is_some(),
+        &at.field("zoneAwareLbSetting"),
+        "it is not honoured, as at Istio's waypoints",
+        "use `localityLbSetting`",
+    );
     if let Some(hash) = &written.consistent_hash {
         if written.simple.is_some() {
             let what = "`simple` and `consistentHash` exclude each other";
@@ -262,6 +310,7 @@ fn limits(written: &ConnectionPool, at: &FieldPath, remarks: &mut Remarks) -> Li
         (tcp.tcp_keepalive.is_some(), at_tcp.field("tcpKeepalive")),
         (tcp.max_connection_duration.is_some(), at_tcp.field("maxConnectionDuration")),
         (http.max_concurrent_streams.is_some(), at_http.field("maxConcurrentStreams")),
+        (http.http2_keep_alive.is_some(), at_http.field("http2KeepAlive")),
         (http.use_client_protocol == Some(true), at_http.field("useClientProtocol")),
         (
             http.h2_upgrade_policy.as_deref().is_some_and(|it| it == "UPGRADE"),
@@ -297,6 +346,10 @@ fn limits(written: &ConnectionPool, at: &FieldPath, remarks: &mut Remarks) -> Li
 
 fn ejection(written: &OutlierDetection, at: &FieldPath, remarks: &mut Remarks) -> Ejection {
     let usual = Ejection::default();
+    let has_codes = written.outlier_detection_http_error_codes.is_some();
+    let what = "it is not honoured: statuses from 500 count as errors";
+    let at_codes = at.field("outlierDetectionHttpErrorCodes");
+    remarks.unhonoured(has_codes, &at_codes, what, "remove it");
     let min_health = remarks.number(written.min_health_percent, &at.field("minHealthPercent"));
     if min_health.is_some_and(|it| it > 100) {
         let what = "there are no more than 100 percent";
@@ -329,6 +382,9 @@ fn ejection(written: &OutlierDetection, at: &FieldPath, remarks: &mut Remarks) -
 }
 
 fn budget(written: &WrittenBudget, at: &FieldPath, remarks: &mut Remarks) -> RetryBudget {
+    let what = "it is not honoured: requests that are under way count";
+    let at_interval = at.field("budgetInterval");
+    remarks.unhonoured(written.budget_interval.is_some(), &at_interval, what, "remove it");
     let at_percent = at.field("percent");
     let percent = written.percent.unwrap_or(f64::from(RetryBudget::DEFAULT.percent));
     if !(0.0..=100.0).contains(&percent) {

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::istio::IstioObject;
 use crate::routes;
@@ -15,17 +16,55 @@ use crate::routes;
 pub type VirtualService = IstioObject<VirtualServiceSpec>;
 
 /// Reads the specification of a VirtualService of a cluster, whose definition may be newer than
-/// this program; also returns what of it cannot be read. Its hosts are known then too, if they can
-/// be read, so that their requests are answered with 500 where it was meant to hold.
-pub fn read(spec: Value) -> (VirtualServiceSpec, Option<String>) {
+/// this program; also returns why it cannot be read at all. A route that cannot be read is lost by
+/// itself. Of one that cannot be read at all the hosts are known, if they can be read, so that
+/// their requests are answered with 500 where it was meant to hold.
+pub fn read(mut spec: Value) -> (VirtualServiceSpec, Option<String>) {
     let hosts = spec.get("hosts").cloned().map(serde_json::from_value);
     let hosts = || hosts.and_then(Result::ok).unwrap_or_default();
-    match routes::read(spec) {
-        Ok(read) => read,
-        Err(problem) => {
-            (VirtualServiceSpec { hosts: hosts(), ..VirtualServiceSpec::default() }, Some(problem))
+    read_parts(&mut spec).map_or_else(
+        |problem| (VirtualServiceSpec { hosts: hosts(), ..Default::default() }, Some(problem)),
+        |spec| (spec, None),
+    )
+}
+
+fn read_parts(spec: &mut Value) -> Result<VirtualServiceSpec, String> {
+    let mut take = |name: &str| spec.as_object_mut().and_then(|fields| fields.remove(name));
+    let of_http = |route, why| HttpRoute { unread: Some(why), ..route };
+    let of_bytes = |route, why| BytesRoute { unread: Some(why), ..route };
+    let http = each(take("http"), of_http).map_err(|why| format!("spec.http: {why}"))?;
+    let tls = each(take("tls"), of_bytes).map_err(|why| format!("spec.tls: {why}"))?;
+    let tcp = each(take("tcp"), of_bytes).map_err(|why| format!("spec.tcp: {why}"))?;
+    let (read, unknown) =
+        routes::read_known(spec.take()).map_err(|problem| format!("spec: {problem}"))?;
+    Ok(VirtualServiceSpec { http, tls, tcp, unknown, ..read })
+}
+
+/// Reads each of some routes by itself. Of one that cannot be read it is still known what it is
+/// for: what it matches is what can be read of its `match`, else everything.
+fn each<R>(written: Option<Value>, unread: impl Fn(R, String) -> R) -> Result<Vec<R>, String>
+where
+    R: Default + DeserializeOwned,
+{
+    let written = match written {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(written)) => written,
+        Some(_) => return Err("it is no list".to_owned()),
+    };
+    let read = written.into_iter().map(|route| {
+        let matches = json!({"match": route.get("match").cloned().unwrap_or_else(|| json!([]))});
+        match routes::read_known(route) {
+            Ok((route, unknown)) if unknown.is_empty() => route,
+            Ok((route, unknown)) => {
+                unread(route, format!("this version does not know {}", unknown.join(", ")))
+            }
+            Err(problem) => {
+                let known = routes::read_known(matches);
+                unread(known.map(|(route, _)| route).unwrap_or_default(), problem)
+            }
         }
-    }
+    });
+    Ok(read.collect())
 }
 
 /// The gateway that stands for the mesh's own clients.
@@ -53,6 +92,9 @@ pub struct VirtualServiceSpec {
     /// Namespaces whose clients it holds for; all when there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub export_to: Vec<String>,
+    /// Fields beside these that a cluster has and this version does not know.
+    #[serde(skip)]
+    pub(crate) unknown: Vec<String>,
 }
 
 impl VirtualServiceSpec {
@@ -115,6 +157,9 @@ pub struct HttpRoute {
     pub(crate) cors_policy: Option<CorsPolicy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) headers: Option<Headers>,
+    /// Why it cannot be read.
+    #[serde(skip)]
+    pub(crate) unread: Option<String>,
 }
 
 /// A VirtualService whose routes take the place of one.
@@ -224,6 +269,8 @@ pub(crate) struct PortSelector {
 pub(crate) struct Redirect {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uri: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefix_rewrite: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) authority: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -400,6 +447,9 @@ pub(crate) struct BytesRoute {
     pub(crate) matches: Vec<BytesMatch>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) route: Vec<Weighted>,
+    /// Why it cannot be read.
+    #[serde(skip)]
+    pub(crate) unread: Option<String>,
 }
 
 /// What a connection must be.

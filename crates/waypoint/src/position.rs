@@ -466,6 +466,10 @@ impl Position for Here {
         };
         let traffic = traffic(&view, &service.key, port, subset);
         refuse(&view, &service.key, traffic)?;
+        if let Some(name) = subset.filter(|it| lacks_subset(&view, &service.key, it)) {
+            let text = format!("no DestinationRule of {} has the subset {name}", service.key);
+            return Err(Unreachable { reason: "no_subset", text });
+        }
         let by = self.by(ask, service, &traffic.balancing);
         let wellness = &self.shared.wellness;
         let is_unwell = |uid: &str| wellness.is_left_out(&service.key, uid);
@@ -768,6 +772,11 @@ fn refuse(view: &View, name: &ServiceName, traffic: &TrafficPolicy) -> Result<()
         return Err(Unreachable { reason: "health_check", text });
     }
     Ok(())
+}
+
+/// Whether a service is known and has no such subset.
+fn lacks_subset(view: &View, service: &ServiceName, subset: &str) -> bool {
+    view.http_service(service).is_some_and(|it| !it.subsets.contains_key(subset))
 }
 
 fn refused(refusal: Refusal) -> Unreachable {

@@ -23,6 +23,7 @@ use crate::view_builder::Builder;
 use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::http_services;
 use crate::view_builder::records::PodRecord;
+use crate::view_builder::route_kinds::displaced;
 use crate::view_builder::selectors::Labels;
 use crate::view_builder::store::{Store, selector};
 
@@ -246,14 +247,22 @@ fn routes(builder: &Builder) -> Vec<Finding> {
             found.push(Finding { severity, rule: "route".into(), object, what, remedy });
         }
         for parent in route.parents() {
-            let Err(why) = http_services::attaches(store, routing, &parent) else { continue };
-            found.push(Finding {
+            let warning = |rule: &'static str, what: String, remedy: &str| Finding {
                 severity: Severity::Warning,
-                rule: "route-parent".into(),
+                rule: rule.into(),
                 object: object.clone(),
-                what: format!("spec.parentRefs[{}]: {why}: nothing routes by it", parent.index),
-                remedy: "correct the reference, or add what it names".to_owned(),
-            });
+                what: format!("spec.parentRefs[{}]: {what}", parent.index),
+                remedy: remedy.to_owned(),
+            };
+            if let Err(why) = http_services::attaches(store, routing, &parent) {
+                let remedy = "correct the reference, or add what it names";
+                let what = format!("{why}: nothing routes by it");
+                found.push(warning("route-parent", what, remedy));
+            } else if let Some(displaced) = displaced(store, route, &parent) {
+                let remedy = "attach the two to different ports, or write all rules as HTTPRoutes: \
+                              a method of gRPC is the path `/SERVICE/METHOD`";
+                found.push(warning("conflicting-routes", displaced.message(), remedy));
+            }
         }
     }
     found.sort_by_key(|finding| finding.severity);
@@ -499,6 +508,18 @@ mod tests {
                 (Warning, "route-parent", object, "`app/web` has no port 81: nothing routes by it"),
             ],
         );
+    }
+
+    #[test]
+    fn an_http_route_in_whose_place_a_grpc_route_holds_is_found() {
+        let web = of(Kind::Service, "web", &json!({}), &json!({"ports": [{"port": 80}]}));
+        let spec = json!({"parentRefs": [{"group": "", "kind": "Service", "name": "web"}],
+            "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]});
+        let http = of(Kind::HttpRoute, "h", &json!({}), &spec);
+        let grpc = of(Kind::GrpcRoute, "g", &json!({}), &spec);
+        let part = "spec.parentRefs[0]: only GRPCRoutes hold at port 80 (GRPCRoute app/g)";
+        let expected = (Severity::Warning, "conflicting-routes", "HTTPRoute app/h", part);
+        check(&[web, http, grpc], &[expected]);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Asked is the namespace of the service's waypoint, then the service's own, then the root
 //! namespace; the first that has a rule for the host decides, by its most specific host. Rules for
 //! the same host add up from old to young: the first traffic policy counts, and the first subset of
-//! each name (Istio's order).
+//! each name (Istio's order). One that cannot be read refuses the host's requests, whatever the
+//! others say.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,6 +80,10 @@ impl DestinationRules {
     ) -> Said {
         let mut said = Said::default();
         let found = self.deciding(present.mesh, service, client);
+        if let Some(refused) = found.iter().find(|it| it.is_refused) {
+            said.traffic = refused.traffic.clone().unwrap_or_default();
+            return said;
+        }
         let traffic = found.iter().find_map(|it| it.traffic.clone());
         for subset in found.iter().flat_map(|it| &it.subsets) {
             said.subsets.entry(subset.name.clone()).or_insert_with(|| {
@@ -99,7 +104,9 @@ impl DestinationRules {
         subset: &str,
     ) -> bool {
         let rules = self.deciding(mesh, service, client);
-        rules.iter().flat_map(|it| &it.subsets).any(|it| *it.name == *subset)
+        // Of one that cannot be read it is not known.
+        let has = |it: &&DestinationTraffic| it.subsets.iter().any(|it| *it.name == *subset);
+        rules.iter().any(|it| it.is_refused || has(it))
     }
 
     /// The rules that decide, from old to young.

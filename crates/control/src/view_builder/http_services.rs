@@ -24,6 +24,7 @@ use ambit_model::workload::GatewayDestination;
 use k8s_openapi::api::core::v1::Service;
 
 use super::Mesh;
+use super::route_kinds::displaced;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
 use super::store::Store;
@@ -146,11 +147,25 @@ pub(crate) fn conditions(
     let all = routing::conditions(routing);
     let of_parent = |parent: &Parent<'_>| {
         let mut conditions = all.clone();
-        match attaches(store, routing, parent) {
-            Ok(()) => conditions.push(resolved_waypoints(store, &parent_name(parent))),
-            Err(why) => {
+        let refused = match attaches(store, routing, parent) {
+            Err(why) => Some(routing::without_parent(why)),
+            Ok(()) => displaced(store, route, parent).and_then(|displaced| {
+                let message = displaced.message();
+                if displaced.is_whole {
+                    return Some(routing::conflicted(message));
+                }
+                let accepted = conditions.iter_mut().find(|it| it.kind == "Accepted");
+                accepted
+                    .into_iter()
+                    .for_each(|it| it.message = format!("{}; {message}", it.message));
+                None
+            }),
+        };
+        match refused {
+            None => conditions.push(resolved_waypoints(store, &parent_name(parent))),
+            Some(refused) => {
                 conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
-                conditions.insert(0, routing::without_parent(why));
+                conditions.insert(0, refused);
             }
         }
         (parent.written.clone(), conditions)

@@ -94,8 +94,9 @@ impl Scope {
                 Target::Gateway(name) => {
                     service.passes().contains(&service.gateways.service_of(mesh, name))
                 }
-                // Whatever class a waypoint is of: it must not be less than the policy says.
-                Target::GatewayClass(_) => true,
+                // Of waypoints alone, and then whatever class the service's is of: it must not be
+                // less than the policy says.
+                Target::GatewayClass(name) => service.gateways.is_of_waypoints(name),
             }),
         }
     }

@@ -114,21 +114,30 @@ impl VirtualServices {
     }
 
     fn read(&self, present: &Present<'_>, it: &VirtualService, port: u16) -> VirtualRouting {
-        let own = it.metadata.namespace.as_deref().unwrap_or_default();
-        let delegates = |namespace: &str, name: &str| {
-            let delegate = self.all.get(&ObjectName::new(namespace, name))?;
-            let is_visible = is_exported(&delegate.spec.export_to, namespace, own);
-            (delegate.spec.hosts.is_empty() && is_visible).then(|| delegate.clone())
-        };
-        routing::virtual_service(it, &Around { backends: present, delegates: &delegates }, port)
+        let delegates = |namespace: &str, name: &str| self.delegate(it, namespace, name);
+        let around = Around { backends: present, delegates: &delegates };
+        routing::virtual_service(it, &around, Some(port))
     }
 
     /// What of one is wrong, is not honoured, or is not there.
     pub(super) fn remarks(&self, present: &Present<'_>, it: &VirtualService) -> Vec<Remark> {
-        let port = routing::PORT_OF_CHECKS;
-        let VirtualRouting { mut remarks, missing, .. } = self.read(present, it, port);
+        let delegates = |namespace: &str, name: &str| self.delegate(it, namespace, name);
+        let around = Around { backends: present, delegates: &delegates };
+        let (mut remarks, missing) = routing::remarks_at_ports(it, &around);
         remarks.extend(missing);
         remarks
+    }
+
+    fn delegate(
+        &self,
+        root: &VirtualService,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Arc<VirtualService>> {
+        let own = root.metadata.namespace.as_deref().unwrap_or_default();
+        let delegate = self.all.get(&ObjectName::new(namespace, name))?;
+        let is_visible = is_exported(&delegate.spec.export_to, namespace, own);
+        (delegate.spec.hosts.is_empty() && is_visible).then(|| delegate.clone())
     }
 }
 

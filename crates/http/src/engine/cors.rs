@@ -11,6 +11,7 @@ use crate::engine::answer::Answer;
 use crate::engine::record::Flags;
 use crate::fields::Fields;
 use crate::head::RequestHead;
+use crate::refused::Refused;
 
 /// The page's origin, if it may send requests.
 pub(crate) fn allowed_origin<'a>(cors: &Cors, fields: &'a Fields) -> Option<&'a str> {
@@ -18,16 +19,22 @@ pub(crate) fn allowed_origin<'a>(cors: &Cors, fields: &'a Fields) -> Option<&'a 
     cors.allow_origins.iter().any(|it| it.matches(origin.as_bytes())).then_some(origin)
 }
 
-/// The answer to a preflight of a page whose origin is allowed.
+/// Why this proxy itself has answered a browser's question.
+pub(crate) const PREFLIGHT: &str = "preflight";
+
+/// The answer to a preflight. That to a page whose origin is not allowed permits nothing, unless
+/// such questions are sent on.
 pub(crate) fn preflight(cors: &Cors, head: &RequestHead) -> Option<Answer> {
     let asked = head.fields.first("access-control-request-method")?;
-    if head.method().as_str() != "OPTIONS" {
+    if head.method().as_str() != "OPTIONS" || head.fields.first("origin").is_none() {
         return None;
     }
-    let origin = allowed_origin(cors, &head.fields)?;
+    let mut answer = Answer::new(204, Flags::None, PREFLIGHT, String::new());
+    let Some(origin) = allowed_origin(cors, &head.fields) else {
+        return (!cors.forwards_unmatched).then_some(answer);
+    };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let asked_headers = head.fields.first("access-control-request-headers");
-    let mut answer = Answer::new(204, Flags::None, "preflight", String::new());
     for (name, value) in of_origin(cors, origin) {
         answer = answer.with_field(name, value);
     }
@@ -46,8 +53,20 @@ pub(crate) fn preflight(cors: &Cors, head: &RequestHead) -> Option<Answer> {
     Some(answer)
 }
 
+/// Puts in what lets a page of another origin, which is allowed, read a response.
+pub(crate) fn share(fields: &mut Fields, cors: &Cors, origin: &str) -> Result<(), Refused> {
+    for (name, value) in shared(cors, origin) {
+        let put = match name {
+            "vary" => fields.append(name, value.as_bytes()),
+            _ => fields.set(name, value.as_bytes()),
+        };
+        put.map_err(|_| Refused::HeadTooLarge)?;
+    }
+    Ok(())
+}
+
 /// The fields of every answer to a page whose origin is allowed.
-pub(crate) fn fields(cors: &Cors, origin: &str) -> Vec<(&'static str, String)> {
+fn shared(cors: &Cors, origin: &str) -> Vec<(&'static str, String)> {
     let mut fields = of_origin(cors, origin);
     let exposed = list(&cors.expose_headers, cors.allow_credentials, String::new);
     if !exposed.is_empty() {

@@ -22,6 +22,7 @@ mod changes;
 mod consult;
 mod consulted;
 mod counter;
+mod given;
 mod grpc;
 mod limit;
 mod limited;
@@ -59,6 +60,7 @@ use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
 use crate::engine::{Engine, authenticate, cors, filters, heads};
+use crate::fields::Fields;
 use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
 use crate::head::RequestHead;
 
@@ -131,7 +133,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         let details = "the control plane has not described this destination yet".to_owned();
         let answer = Answer::new(503, Flags::NoRoute, "no_configuration", details);
         record.head = Some(request.head);
-        give(&mut respond, &answer, record.is_grpc, says_why, &mut record).await;
+        give(&mut respond, &answer, record.is_grpc, says_why, &mut record, None).await;
         return engine.position.record(arrival, &record);
     };
     let has_body = request.has_body();
@@ -155,32 +157,38 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         reserved: None,
     };
     let ended = exchange.run().await;
-    let Exchange { head, mut respond, mut record, .. } = exchange;
-    record.head = Some(head);
+    let Exchange { head, mut respond, mut record, rule, .. } = exchange;
     match ended {
         Ok(()) => {}
         Err(Ended::Answered(answer)) => {
-            give(&mut respond, &answer, record.is_grpc, says_why, &mut record).await;
+            let asked = rule.as_ref().map(|(rule, _)| (&**rule, &head.fields));
+            give(&mut respond, &answer, record.is_grpc, says_why, &mut record, asked).await;
         }
         Err(Ended::Cut(answer)) => {
             respond.abort();
             note(&mut record, &answer);
         }
     }
+    record.head = Some(head);
     engine.position.record(arrival, &record);
 }
 
-/// Sends an answer of this proxy's own.
+/// Sends an answer of this proxy's own: as the rule that the request matches, with these fields,
+/// says of its responses.
 pub(crate) async fn give(
     respond: &mut impl Respond,
     answer: &Answer,
     is_grpc: bool,
     says_why: bool,
     record: &mut Record,
+    asked: Option<(&Rule, &Fields)>,
 ) {
     note(record, answer);
     let says_why = says_why && answer.flags != Flags::None;
-    let (head, body) = answer.message(is_grpc, says_why);
+    let (mut head, body) = answer.message(is_grpc, says_why);
+    if let Some((rule, fields)) = asked {
+        given::change(&mut head, answer, rule, fields);
+    }
     record.status = head.status.code();
     record.grpc_status = is_grpc.then(|| answer.grpc());
     record.sent_bytes = body.len() as u64;

@@ -576,6 +576,7 @@ fn a_browsers_question_is_asked_of_nobody() {
                 expose_headers: Vec::new(),
                 allow_credentials: true,
                 max_age: None,
+                forwards_unmatched: true,
             });
         });
         judged_by(bed, vec![custom("ask", "authz")]);

@@ -155,6 +155,7 @@ fn browsers_are_told_who_may_ask() {
                 expose_headers: vec!["x-a".into()],
                 allow_credentials: true,
                 max_age: Some(Duration::from_secs(60)),
+                forwards_unmatched: true,
             });
         });
         let ask = |origin: &str| {
@@ -180,6 +181,86 @@ fn browsers_are_told_who_may_ask() {
         let answer = bed.ask(request).await;
         assert!(answer.contains("access-control-allow-origin: https://shop\r\n"), "{answer}");
         assert!(answer.contains("access-control-expose-headers: x-a\r\n"), "{answer}");
+    });
+}
+
+#[test]
+fn the_question_of_an_origin_that_is_not_allowed_is_answered_without_permission() {
+    run(async |bed| {
+        let heard = bed.hears("web-1", OK);
+        for (forwards_unmatched, status) in [(false, "204"), (true, "200")] {
+            bed.world.rules.borrow_mut().clear();
+            bed.route(|rule| {
+                rule.cors = Some(Cors {
+                    allow_origins: vec![ValueMatch::Exact("https://shop".into())],
+                    allow_methods: vec!["PUT".into()],
+                    allow_headers: Vec::new(),
+                    expose_headers: Vec::new(),
+                    allow_credentials: false,
+                    max_age: None,
+                    forwards_unmatched,
+                });
+            });
+            let ask = "OPTIONS / HTTP/1.1\r\nHost: web\r\nOrigin: https://other\r\n\
+                       Access-Control-Request-Method: PUT\r\nConnection: close\r\n\r\n";
+            let answer = bed.ask(ask).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+            assert!(!answer.contains("access-control-"), "{answer}");
+            assert_eq!(heard.borrow().contains("OPTIONS"), forwards_unmatched);
+        }
+    });
+}
+
+#[test]
+fn what_a_rule_says_of_responses_holds_for_answers_of_the_proxys_own() {
+    run(async |bed| {
+        let redirect = Redirect {
+            scheme: None,
+            host: Some("other".into()),
+            port: RedirectPort::OfAuthority,
+            path: None,
+            status: 302,
+        };
+        let mut nowhere = backend("nowhere");
+        nowhere.destination = Destination::Invalid("no such service".into());
+        for (action, status) in [
+            (Action::Respond { status: 200, body: "own".into() }, "200"),
+            (Action::Redirect(redirect), "302"),
+            (Action::Forward { backends: vec![nowhere], rewrite: Rewrite::default() }, "500"),
+        ] {
+            bed.world.rules.borrow_mut().clear();
+            bed.route(|rule| {
+                rule.action = action;
+                rule.response_headers.set = vec![("x-own".into(), "1".into())];
+                rule.response_headers.remove = vec!["content-type".into()];
+                rule.cors = Some(Cors {
+                    allow_origins: vec![ValueMatch::Exact("https://shop".into())],
+                    allow_methods: Vec::new(),
+                    allow_headers: Vec::new(),
+                    expose_headers: vec!["x-own".into()],
+                    allow_credentials: true,
+                    max_age: None,
+                    forwards_unmatched: false,
+                });
+            });
+            for origin in ["https://shop", "https://other"] {
+                let ask = format!(
+                    "GET / HTTP/1.1\r\nHost: web\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
+                );
+                let answer = bed.ask(&ask).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+                assert!(answer.contains("x-own: 1\r\n"), "{answer}");
+                assert!(!answer.contains("content-type"), "{answer}");
+                let is_allowed = origin == "https://shop";
+                for field in [
+                    "access-control-allow-origin: https://shop\r\n",
+                    "access-control-allow-credentials: true\r\n",
+                    "access-control-expose-headers: x-own\r\n",
+                ] {
+                    assert_eq!(answer.contains(field), is_allowed, "{field}: {answer}");
+                }
+            }
+        }
     });
 }
 

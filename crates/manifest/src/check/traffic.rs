@@ -22,7 +22,7 @@ impl All<'_> {
             it.spec.hosts.is_empty().then(|| Arc::clone(it))
         };
         let around = Around { backends: self, delegates: &delegates };
-        for remark in routing::virtual_service(service, &around, routing::PORT_OF_CHECKS).missing {
+        for remark in routing::remarks_at_ports(service, &around).1 {
             warnings.push(object.finding(remark.at.as_str(), remark.what, remark.remedy));
         }
         for (index, host) in service.spec.hosts.iter().enumerate() {

@@ -52,6 +52,11 @@ pub fn without_parent(message: String) -> StatusCondition {
     StatusCondition { kind, status, reason: "NoMatchingParent", message }
 }
 
+/// The condition of a route in whose place another kind of routes holds.
+pub fn conflicted(message: String) -> StatusCondition {
+    StatusCondition { kind: "Accepted", status: "False", reason: "Conflicted", message }
+}
+
 fn accepted(problems: &[Problem], rules: usize, words: Words) -> StatusCondition {
     let kind = "Accepted";
     match first(problems, false) {

@@ -42,6 +42,7 @@ fn merged(root: &HttpRoute, route: &HttpRoute, matches: Vec<HttpMatch>) -> HttpR
         mirror_percentage: mirrors.mirror_percentage,
         cors_policy: route.cors_policy.clone().or_else(|| root.cors_policy.clone()),
         headers: route.headers.clone().or_else(|| root.headers.clone()),
+        unread: root.unread.clone().or_else(|| route.unread.clone()),
         ..route.clone()
     }
 }
@@ -68,6 +69,8 @@ fn both(root: &HttpMatch, leaf: &HttpMatch) -> HttpMatch {
     let all = |outer: &BTreeMap<String, StringMatch>, own: &BTreeMap<String, StringMatch>| {
         outer.iter().chain(own).map(|(name, value)| (name.clone(), value.clone())).collect()
     };
+    // It is for the mesh where both say so.
+    let gateways = &[root, leaf].into_iter().find(|it| !it.is_of_mesh()).unwrap_or(leaf).gateways;
     HttpMatch {
         uri: or(&leaf.uri, &root.uri),
         scheme: or(&leaf.scheme, &root.scheme),
@@ -85,7 +88,7 @@ fn both(root: &HttpMatch, leaf: &HttpMatch) -> HttpMatch {
             .chain(&leaf.source_labels)
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect(),
-        gateways: root.gateways.clone(),
+        gateways: gateways.clone(),
         ..leaf.clone()
     }
 }

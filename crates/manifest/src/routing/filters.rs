@@ -408,6 +408,7 @@ fn cors(written: &CorsFilter, at: &FieldPath, problems: &mut Problems) -> Cors {
         expose_headers: names(&written.expose_headers, "exposeHeaders", true),
         allow_credentials: written.allow_credentials.unwrap_or_default(),
         max_age: Some(Duration::from_secs(max_age)),
+        forwards_unmatched: false,
     }
 }
 

@@ -5,6 +5,11 @@
 //! elsewhere. A field that is right and not honoured is a remark.
 
 mod bytes;
+mod checks;
+mod headers;
+
+pub(crate) use self::checks::check_virtual_service;
+pub use self::checks::remarks_at_ports;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +18,16 @@ use ambit_model::Text;
 use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, Pattern, ValueMatch};
 use ambit_model::http::rule::{
-    Abort, Action, Backend, Cors, Destination, Faults, Fraction, HeaderChanges, Mirror, Origin,
+    Abort, Action, Backend, Destination, Faults, Fraction, HeaderChanges, Mirror, Origin,
     PathChange, Redirect, RedirectPort, Retry, RetryOn, Rewrite, RouteKind, Rule, Timeouts,
 };
 
-use super::backends::{Backends, Known, Whatever};
+use super::backends::{Backends, Known};
 use super::{claims, delegates, lose};
+use crate::FieldPath;
 use crate::remarks::{Remark, Remarks};
-use crate::validate::names;
 use crate::virtual_service::{self as written, HttpMatch, HttpRoute, StringMatch, VirtualService};
-use crate::{FieldPath, ObjectIssues, remarks};
 
-/// The port that a VirtualService is read for where no port of a service is known.
-pub const PORT_OF_CHECKS: u16 = 80;
 /// The first pause before an attempt is made again: Envoy's.
 const DEFAULT_BACKOFF: Duration = Duration::from_millis(25);
 /// Most further attempts.
@@ -78,8 +80,13 @@ pub struct Around<'a> {
     pub delegates: &'a dyn Fn(&str, &str) -> Option<Arc<VirtualService>>,
 }
 
-/// What `service` means for requests at this port of a service.
-pub fn virtual_service(service: &VirtualService, around: &Around<'_>, port: u16) -> VirtualRouting {
+/// What `service` means for requests at this port of a service; without one, what it means as far
+/// as that does not depend on it.
+pub fn virtual_service(
+    service: &VirtualService,
+    around: &Around<'_>,
+    port: Option<u16>,
+) -> VirtualRouting {
     let metadata = &service.metadata;
     let namespace = metadata.namespace.as_deref().unwrap_or("default");
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0.as_second());
@@ -110,6 +117,10 @@ pub fn virtual_service(service: &VirtualService, around: &Around<'_>, port: u16)
         let origin = reader.origin.clone();
         reader.connections.push(Arc::new(BytesRule { origin, matches: Vec::new(), backends }));
     }
+    for field in &service.spec.unknown {
+        let what = "this version does not know it: it has no effect";
+        reader.remarks.unhonoured(true, &at.field(field), what, "use what this version knows");
+    }
     for (field, kind, routes) in
         [("tls", Kind::Tls, &service.spec.tls), ("tcp", Kind::Tcp, &service.spec.tcp)]
     {
@@ -137,22 +148,11 @@ enum Kind {
     Tcp,
 }
 
-/// Checks a VirtualService by itself, whatever it refers to.
-pub(crate) fn check_virtual_service(service: &VirtualService, issues: &mut ObjectIssues) {
-    let delegates = |_: &str, _: &str| None;
-    let around = Around { backends: &Whatever, delegates: &delegates };
-    remarks::report(&virtual_service(service, &around, PORT_OF_CHECKS).remarks, issues);
-    let at = FieldPath::at("spec");
-    if !service.spec.is_of_mesh() {
-        let what = "it is for gateways alone, and Ambit runs none: nothing of it is in force";
-        issues.warn(&at.field("gateways"), what, "add `mesh`, or leave `gateways` out");
-    }
-}
-
 struct Reader<'a> {
     namespace: &'a str,
     backends: &'a dyn Backends,
-    port: u16,
+    /// The service's port, if one is known.
+    port: Option<u16>,
     origin: Origin,
     rules: Vec<Arc<Rule>>,
     connections: Vec<Arc<BytesRule>>,
@@ -183,6 +183,11 @@ impl Reader<'_> {
             );
             return self.missing.unhonoured(true, &at, what, "correct the name, or add it");
         };
+        if let Some(why) = &delegate.unreadable {
+            let unread = Some(format!("its delegate cannot be read: {why}"));
+            let lost = HttpRoute { matches: root.matches.clone(), unread, ..HttpRoute::default() };
+            return self.route(&lost, &at);
+        }
         for (index, placed) in delegates::placed(root, &delegate.spec.http) {
             match placed {
                 Ok(route) if route.delegate.is_none() => self.route(&route, &at),
@@ -201,7 +206,7 @@ impl Reader<'_> {
     }
 
     fn route(&mut self, route: &HttpRoute, at: &FieldPath) {
-        let before = self.wrong();
+        let (before, missing_before) = (self.wrong(), self.missing.0.len());
         let mut matches = Vec::new();
         let mut is_elsewhere = !route.matches.is_empty();
         for (index, one) in route.matches.iter().enumerate() {
@@ -209,13 +214,22 @@ impl Reader<'_> {
             is_elsewhere &= one.is_none();
             matches.extend(one);
         }
-        let rule = self.rule(route, at);
+        let rule = match &route.unread {
+            None => self.rule(route, at),
+            Some(why) => {
+                let what = format!("it cannot be read: {why}");
+                self.remarks.wrong(at, what, "use what this version knows");
+                self.nothing()
+            }
+        };
         let lost = (self.wrong() > before).then(|| {
             let said = self.remarks.0.iter().rfind(|it| it.is_wrong);
             said.map(|it| format!("{}: {}", it.at.as_str(), it.what)).unwrap_or_default()
         });
-        if !is_elsewhere {
-            self.push(route.name.as_deref(), matches, lost, Some(rule));
+        match is_elsewhere {
+            false => self.push(route.name.as_deref(), matches, lost, Some(rule)),
+            // Where it does not hold, nothing is missing for it.
+            true => self.missing.0.truncate(missing_before),
         }
     }
 
@@ -363,10 +377,12 @@ impl Reader<'_> {
             self.missing.unhonoured(true, &at.field("host"), &what, remedy);
             return Destination::Invalid(what.into());
         };
-        let port = port.unwrap_or(match &ports[..] {
-            [only] => only.number,
+        let port = port.or(match &ports[..] {
+            [only] => Some(only.number),
             _ => self.port,
         });
+        // Of the port of a service that is not known it cannot be said that it is not there.
+        let port = port.or(ports.first().map(|it| it.number)).unwrap_or_default();
         if !ports.is_empty() && !ports.iter().any(|it| it.number == port) {
             let numbers: Vec<String> = ports.iter().map(|it| it.number.to_string()).collect();
             let what = format!("`{host}` has no port {port}: its share {lost}");
@@ -439,15 +455,20 @@ impl Reader<'_> {
                 RedirectPort::OfAuthority
             }
         };
+        if written.uri.is_some() && written.prefix_rewrite.is_some() {
+            let what = "`uri` and `prefixRewrite` exclude each other";
+            self.remarks.wrong(at, what, "remove one of the two");
+        }
         let path = written.uri.as_deref().map(|uri| match uri.strip_prefix(PREFIX) {
             Some(rest) => PathChange::Prefix(rest.into()),
             None => PathChange::Full(uri.into()),
         });
+        let prefix = written.prefix_rewrite.as_deref().map(|it| PathChange::Prefix(it.into()));
         Redirect {
             scheme: written.scheme.as_deref().map(Text::from),
             host: written.authority.as_deref().map(Text::from),
             port,
-            path,
+            path: path.or(prefix),
             status,
         }
     }
@@ -601,80 +622,10 @@ impl Reader<'_> {
         Retry { attempts, on, backoff, is_for_all_methods: asked.is_some() }
     }
 
-    fn cors(&mut self, written: &written::CorsPolicy, at: &FieldPath) -> Cors {
-        let older = written.allow_origin.iter().map(|origin| match origin.as_str() {
-            "*" => ValueMatch::Present,
-            origin => ValueMatch::Exact(origin.into()),
-        });
-        let mut allow_origins: Vec<ValueMatch> = older.collect();
-        for (index, origin) in written.allow_origins.iter().enumerate() {
-            let origin = match origin.exact.as_deref() {
-                Some("*") => ValueMatch::Present,
-                _ => self.value(origin, &at.field("allowOrigins").index(index)),
-            };
-            allow_origins.push(origin);
-        }
-        self.remarks.unhonoured(
-            written.unmatched_preflights.as_deref().is_some_and(|it| it != "UNSPECIFIED"),
-            &at.field("unmatchedPreflights"),
-            "it is not honoured: a preflight of another origin is answered without permission",
-            "remove it",
-        );
-        let texts = |all: &[String]| all.iter().map(|it| it.as_str().into()).collect();
-        Cors {
-            allow_origins,
-            allow_methods: texts(&written.allow_methods),
-            allow_headers: texts(&written.allow_headers),
-            expose_headers: texts(&written.expose_headers),
-            allow_credentials: written.allow_credentials.unwrap_or_default(),
-            max_age: self.remarks.duration(written.max_age.as_deref(), &at.field("maxAge")),
-        }
-    }
-
-    /// Changes of requests, of responses, and the new host of requests.
-    fn headers(
-        &mut self,
-        written: Option<&written::Headers>,
-        at: &FieldPath,
-    ) -> (HeaderChanges, HeaderChanges, Option<Text>) {
-        let Some(written) = written else { return Default::default() };
-        let mut request = self.changes(written.request.as_ref(), &at.field("request"));
-        let response = self.changes(written.response.as_ref(), &at.field("response"));
-        let is_host = |(name, _): &(Text, Text)| ["host", ":authority"].contains(&&**name);
-        let host = request.set.iter().find(|it| is_host(it)).map(|(_, value)| value.clone());
-        request.set.retain(|it| !is_host(it));
-        let (one, other) = (&request, &response);
-        let named = [one, other]
-            .into_iter()
-            .flat_map(|it| it.set.iter().chain(&it.add).map(|(name, _)| name).chain(&it.remove));
-        let fixed: Vec<Text> =
-            named.filter(|name| super::filters::is_fixed(name)).cloned().collect();
-        for name in fixed {
-            let what = format!("`{name}` says how a message travels, and cannot be changed");
-            self.remarks.wrong(at, what, "remove it");
-        }
-        (request, response, host)
-    }
-
-    fn changes(
-        &mut self,
-        written: Option<&written::HeaderOperations>,
-        at: &FieldPath,
-    ) -> HeaderChanges {
-        let Some(written) = written else { return HeaderChanges::default() };
-        let names = written.set.keys().chain(written.add.keys()).chain(&written.remove);
-        for name in names.filter(|name| *name != ":authority") {
-            if let Some(what) = names::field_name(name) {
-                self.remarks.wrong(at, what, "correct the name");
-            }
-        }
-        let lower = |name: &String| Text::from(name.to_ascii_lowercase());
-        let pair = |(name, value): (&String, &String)| (lower(name), value.as_str().into());
-        HeaderChanges {
-            remove: written.remove.iter().map(lower).collect(),
-            set: written.set.iter().map(pair).collect(),
-            add: written.add.iter().map(pair).collect(),
-        }
+    /// Whether a match for this port is for the one that is read for.
+    fn is_at(&self, port: Option<i64>) -> bool {
+        let here = self.port.map(i64::from);
+        port.is_none_or(|port| port == 0 || here.is_none_or(|here| port == here))
     }
 
     /// A match as used; `None` where it is not for requests of the mesh at this port.
@@ -690,7 +641,7 @@ impl Reader<'_> {
             let ignores_case = written.ignore_uri_case.unwrap_or_default();
             self.path(uri, ignores_case, &at.field("uri"))
         });
-        let is_here = written.port.is_none_or(|port| port == 0 || port == i64::from(self.port));
+        let is_here = self.is_at(written.port);
         let mut named = |all: &std::collections::BTreeMap<String, StringMatch>,
                          field: &str,
                          is_inverted: bool| {
@@ -747,6 +698,8 @@ impl Reader<'_> {
         match (&written.exact, &written.prefix, &written.regex) {
             (Some(text), None, None) => ValueMatch::Exact(text.as_str().into()),
             (None, Some(text), None) => ValueMatch::Prefix(text.as_str().into()),
+            // Not an expression, but Istio's word for whatever is there.
+            (None, None, Some(regex)) if regex == "*" => ValueMatch::Present,
             (None, None, Some(regex)) => ValueMatch::Regex(self.pattern(regex, &at.field("regex"))),
             (None, None, None) => ValueMatch::Present,
             _ => {

@@ -21,7 +21,7 @@ const STEPS: [(&str, Scope); 6] = [
     (NETWORK, Scope::Network),
 ];
 /// Istio's, of a warm-up that says nothing else.
-const MINIMUM_PERCENT: u32 = 10;
+const MINIMUM_PERCENT: f64 = 10.0;
 
 /// Which endpoints are near. Only who ejects endpoints that fail can tell when to look farther.
 pub(super) fn nearness(
@@ -160,9 +160,9 @@ pub(super) fn warmup(
         None => at.clone(),
     };
     let duration = remarks.duration(warmup.duration.as_deref(), &at_duration)?;
-    let minimum = remarks.number(warmup.minimum_percent, &at.field("minimumPercent"));
-    if minimum.is_some_and(|it| it > 100) {
-        let what = "there are no more than 100 percent";
+    let minimum = warmup.minimum_percent.unwrap_or(MINIMUM_PERCENT);
+    if !(0.0..=100.0).contains(&minimum) {
+        let what = format!("{minimum} is no percentage");
         remarks.wrong(&at.field("minimumPercent"), what, "use 0 to 100");
     }
     let aggression = warmup.aggression.unwrap_or(1.0);
@@ -171,6 +171,7 @@ pub(super) fn warmup(
         remarks.wrong(&at.field("aggression"), what, "use 1 for a share in proportion to time");
         return None;
     }
-    let minimum_percent = minimum.unwrap_or(MINIMUM_PERCENT).min(100);
+    // At most 100, and whole.
+    let minimum_percent = format!("{:.0}", minimum.clamp(0.0, 100.0)).parse().unwrap_or_default();
     (duration > Duration::ZERO).then_some(Warmup { duration, minimum_percent, aggression })
 }

@@ -88,7 +88,94 @@ fn a_subset_inherits_and_a_port_does_not() {
     assert_eq!(whole, (Random, Some(4), RoundRobin, None));
     assert_eq!(read.subsets[0].traffic, None);
     let of_subset = at(read.subsets[1].traffic.as_ref().expect("a policy"));
-    assert_eq!(of_subset, (LeastRequest, Some(4), RoundRobin, None));
+    assert_eq!(of_subset, (LeastRequest, Some(4), LeastRequest, None));
+}
+
+#[test]
+fn at_a_port_a_subset_comes_before_the_host() {
+    use Balancing::{LeastRequest, Random, RoundRobin};
+    let of = |balancing: &str| json!({"loadBalancer": {"simple": balancing}});
+    let at_80 = |mut policy: Value, balancing: &str| {
+        let mut port = of(balancing);
+        port["port"] = json!({"number": 80});
+        policy["portLevelSettings"] = json!([port]);
+        policy
+    };
+    let requests = |mut policy: Value| {
+        policy["connectionPool"] = json!({"http": {"http2MaxRequests": 4}});
+        policy
+    };
+    for (host, subset, expected) in [
+        (of("RANDOM"), of("ROUND_ROBIN"), (RoundRobin, None)),
+        (at_80(json!({}), "RANDOM"), of("ROUND_ROBIN"), (RoundRobin, None)),
+        (at_80(of("LEAST_REQUEST"), "RANDOM"), requests(json!({})), (Random, Some(4))),
+        // What is said of a port holds instead of everything else that the same one says.
+        (at_80(requests(json!({})), "RANDOM"), of("ROUND_ROBIN"), (RoundRobin, None)),
+        (of("RANDOM"), at_80(requests(of("ROUND_ROBIN")), "LEAST_REQUEST"), (LeastRequest, None)),
+    ] {
+        let read = rule(&json!({"host": "web", "trafficPolicy": host,
+            "subsets": [{"name": "v1", "trafficPolicy": subset}]}));
+        let traffic = read.subsets[0].traffic.clone().expect("a policy");
+        let policy = traffic.ports.get(&80).unwrap_or(&traffic.all);
+        let found = (policy.balancing.clone(), policy.limits.requests);
+        assert_eq!(found, expected, "{host} {subset}");
+    }
+}
+
+/// A rule as it comes from a cluster.
+fn from_cluster(spec: Value) -> DestinationTraffic {
+    let object = json!({"apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+        "metadata": {"namespace": "shop", "name": "web"}, "spec": {"host": "web"}});
+    let mut object: DestinationRule = serde_json::from_value(object).expect("a DestinationRule");
+    (object.spec, object.unreadable) = crate::destination_rule::read(spec);
+    read(&object)
+}
+
+#[test]
+fn a_rule_that_cannot_be_read_refuses_requests() {
+    let subsets = json!([{"name": "v1"}]);
+    for (spec, part) in [
+        (json!({"host": "web", "trafficPolicy": {"tls": "SIMPLE"}}), "invalid type"),
+        (json!({"host": "web", "subsets": 1}), "invalid type"),
+        (
+            json!({"host": "web", "trafficPolicy": {"tls": {"newer": 1}}, "subsets": subsets}),
+            "this version does not know spec.trafficPolicy.tls.newer",
+        ),
+    ] {
+        let read = from_cluster(spec.clone());
+        assert!(read.is_refused && read.subsets.is_empty(), "{spec}");
+        let refusal = read.traffic.clone().and_then(|it| it.all.refusal).expect("a refusal");
+        assert!(refusal.starts_with("its DestinationRule shop/web: "), "{refusal}");
+        assert!(refusal.contains(part), "{refusal}");
+        assert_eq!(remarks(&read), ["wrong spec"], "{spec}");
+    }
+}
+
+#[test]
+fn fields_of_newer_versions_are_told_and_the_rest_holds() {
+    let read = from_cluster(json!({"host": "web", "trafficPolicy": {
+        "loadBalancer": {"simple": "RANDOM", "zoneAwareLbSetting": {"enabled": true},
+            "warmup": {"duration": "9s", "minimumPercent": 12.5}},
+        "connectionPool": {"http": {"http2KeepAlive": {"interval": "1s"}, "newer": 1}},
+        "outlierDetection": {"outlierDetectionHttpErrorCodes": [429]},
+        "retryBudget": {"percent": 10, "budgetInterval": "1s"}},
+        "subsets": [{"name": "v1", "newer": 1}]}));
+    let policy = "spec.trafficPolicy";
+    let mut expected = [
+        format!("unhonoured {policy}.connectionPool.http.newer"),
+        "unhonoured spec.subsets.0.newer".to_owned(),
+        format!("unhonoured {policy}.retryBudget.budgetInterval"),
+        format!("unhonoured {policy}.loadBalancer.zoneAwareLbSetting"),
+        format!("unhonoured {policy}.connectionPool.http.http2KeepAlive"),
+        format!("unhonoured {policy}.outlierDetection.outlierDetectionHttpErrorCodes"),
+    ];
+    let mut told = remarks(&read);
+    (expected.sort(), told.sort());
+    assert_eq!(told, expected);
+    let all = read.traffic.expect("a policy").all;
+    assert_eq!((all.balancing, all.refusal), (Balancing::Random, None));
+    assert_eq!(all.warmup.map(|it| it.minimum_percent), Some(12));
+    assert_eq!(read.subsets.len(), 1);
 }
 
 #[test]

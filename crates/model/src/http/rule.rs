@@ -233,6 +233,9 @@ pub struct Cors {
     pub allow_credentials: bool,
     /// How long a browser may remember the answer.
     pub max_age: Option<Duration>,
+    /// Whether a preflight of an origin that is not allowed is sent on as any other request.
+    /// Otherwise it is answered without permission.
+    pub forwards_unmatched: bool,
 }
 
 /// Faults that are made on purpose, each for a part of the requests.

@@ -213,7 +213,7 @@ fn destinations(routes: &Routes) -> impl Iterator<Item = &ServiceName> {
     })
 }
 
-/// Where HTTPRoutes and GRPCRoutes meet, only GRPCRoutes count (GEP-1426: the more specific kind).
+/// Where HTTPRoutes and GRPCRoutes meet, only GRPCRoutes count: the more specific kind (GEP-1294).
 impl Compile<Rule> for RouteTable {
     fn compile<'a>(rules: impl Iterator<Item = &'a Arc<Rule>> + Clone) -> Option<Self> {
         let has_grpc = rules.clone().any(|it| it.origin.kind == RouteKind::GrpcRoute);

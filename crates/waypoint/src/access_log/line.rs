@@ -272,6 +272,7 @@ pub(super) fn code_details(record: &Record) -> String {
         "denied" => "rbac_access_denied",
         "no_route" => "route_not_found",
         "no_endpoint" => "no_healthy_upstream",
+        "no_subset" => "cluster_not_found",
         "timeout" => "response_timeout",
         "redirect" | "respond" => "direct_response",
         "fault" => "fault_filter_abort",

@@ -341,7 +341,9 @@ fn read<S: Default>(
     };
     if let Some(problem) = &unreadable {
         // Of several for one scope the oldest counts, and it may have meant more than any other.
-        object.metadata.creation_timestamp = None;
+        if matches!(kind, Kind::PeerAuthentication | Kind::TrafficPolicy) {
+            object.metadata.creation_timestamp = None;
+        }
         let (namespace, name) = (&object.metadata.namespace, &object.metadata.name);
         tracing::error!(
             %kind,

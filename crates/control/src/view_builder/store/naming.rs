@@ -48,8 +48,14 @@ impl Store {
         class: Option<Arc<GatewayClass>>,
         dirty: &mut Dirty,
     ) {
-        for gateway in self.gateways.put_class(name, class) {
+        let was_of_waypoints = self.gateways.is_of_waypoints(&name);
+        for gateway in self.gateways.put_class(name.clone(), class) {
             self.mark_naming(mesh, &gateway, dirty);
+        }
+        if self.gateways.is_of_waypoints(&name) != was_of_waypoints {
+            // A policy that is attached to the class begins or ceases to hold, for any service.
+            dirty.services.extend(self.services.keys().map(|it| services::service_name(mesh, it)));
+            dirty.services.extend(self.hosts.keys().cloned());
         }
     }
 

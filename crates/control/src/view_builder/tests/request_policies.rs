@@ -61,6 +61,29 @@ fn policies_hold_for_what_they_are_attached_to() {
 }
 
 #[test]
+fn a_policy_for_a_class_holds_where_the_class_is_one_of_waypoints() {
+    let mut builder = builder();
+    builder.apply([service("shop", "web", &json!({"ports": [{"port": 80}]}))]);
+    let host = "shop/web.shop.svc.cluster.local";
+    let class = |controller: &str| {
+        let object = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "own", "uid": "own"}, "spec": {"controllerName": controller}});
+        put(Kind::GatewayClass, &object)
+    };
+    for (name, expected) in
+        [("istio-waypoint", "istio-system/p"), ("ambit-waypoint", "istio-system/p"), ("own", "")]
+    {
+        let target = target("gateway.networking.k8s.io", "GatewayClass", name);
+        builder.apply([policy("istio-system", "p", &target)]);
+        assert_eq!(held(&builder, host), expected, "{name}");
+    }
+    builder.apply([class("ambit.io/mesh-controller")]);
+    assert_eq!(held(&builder, host), "istio-system/p", "the class is one of waypoints now");
+    builder.apply([class("example.com/gateway")]);
+    assert_eq!(held(&builder, host), "");
+}
+
+#[test]
 fn a_policy_that_cannot_be_honoured_denies_what_it_is_for() {
     let mut builder = builder();
     builder.apply([service("shop", "web", &json!({"ports": [{"port": 80}]}))]);

@@ -183,3 +183,38 @@ fn conditions_are_of_each_parent() {
     ];
     assert_eq!(told, expected);
 }
+
+#[test]
+fn of_an_http_route_beside_a_grpc_route_it_is_said_where_it_does_not_hold() {
+    let service = "shop/web.shop.svc.cluster.local";
+    let all = parent("web", "shop");
+    let at = |port| at_port("web", "shop", port);
+    let whole = "only GRPCRoutes hold at port 80 (GRPCRoute shop/g), port 90 (GRPCRoute shop/g): ";
+    let of_80 = "only GRPCRoutes hold at port 80 (GRPCRoute shop/g): ";
+    let part = "the route is in force; only GRPCRoutes hold at port 80 (GRPCRoute shop/g): ";
+    let why = "where both kinds are attached to a port, no HTTPRoute does (GEP-1294)";
+    let in_force = "the route is in force";
+    for (namespace, http, grpc, verdict, message, answers_80) in [
+        ("shop", all.clone(), all.clone(), "False Conflicted", format!("{whole}{why}"), "g"),
+        ("shop", at(80), all.clone(), "False Conflicted", format!("{of_80}{why}"), "g"),
+        ("shop", all.clone(), at(80), "True Accepted", format!("{part}{why}"), "g"),
+        ("shop", at(80), at(90), "True Accepted", in_force.to_owned(), "h"),
+        // They are for other clients.
+        ("app", all.clone(), all.clone(), "True Accepted", in_force.to_owned(), "h"),
+    ] {
+        let mut builder = builder();
+        builder.apply([
+            web(),
+            route(Kind::HttpRoute, "shop", "h", &json!([http]), &json!([])),
+            route(Kind::GrpcRoute, namespace, "g", &json!([grpc]), &json!([])),
+        ]);
+        let name = (Kind::HttpRoute, ObjectName::new("shop", "h"));
+        let route = builder.store().routes().get(&name).unwrap();
+        let routing = builder.routing(&name).unwrap();
+        let told = http_services::conditions(builder.store(), route, routing);
+        let accepted = &told[0].1[0];
+        assert_eq!(format!("{} {}", accepted.status, accepted.reason), verdict, "{http} {grpc}");
+        assert_eq!(accepted.message, message, "{http} {grpc}");
+        assert_eq!(asked(&builder, service, 80, "shop").as_deref(), Some(answers_80));
+    }
+}

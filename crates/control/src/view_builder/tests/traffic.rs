@@ -207,3 +207,40 @@ fn a_virtual_service_follows_what_it_names() {
     assert!(changes.iter().any(is_web), "a backend of a delegate came");
     assert_eq!(remarks(&builder), "");
 }
+
+#[test]
+fn a_rule_that_cannot_be_read_refuses_whatever_the_others_say() {
+    let mut builder = builder();
+    builder.apply([web(), rule("shop", "a-first", &simple("web", "RANDOM"))]);
+    let unreadable = |name: &str| {
+        let object = json!({"apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+            "metadata": meta("shop", name, &json!({})), "spec": {"host": "web"}});
+        let mut object: ambit_manifest::destination_rule::DestinationRule =
+            serde_json::from_value(object).unwrap();
+        object.unreadable = Some("spec: it is newer".to_owned());
+        Event::Put(ambit_manifest::Typed::DestinationRule(object.into()))
+    };
+    builder.apply([unreadable("b-second")]);
+    let refusal = |builder: &Builder| known(builder, WEB).traffic(80, Some("v1")).refusal.clone();
+    let expected = "its DestinationRule shop/b-second: it cannot be read: spec: it is newer";
+    assert_eq!(refusal(&builder).as_deref(), Some(expected));
+    builder.apply([delete(Kind::DestinationRule, "shop", "b-second")]);
+    assert_eq!((refusal(&builder), balancing(&builder)), (None, Balancing::Random));
+}
+
+#[test]
+fn a_subset_that_no_rule_has_is_told() {
+    let mut builder = builder();
+    let route = json!([{"destination": {"host": "web", "subset": "v1"}}]);
+    let spec = json!({"hosts": ["web"], "http": [{"route": route}]});
+    builder.apply([web(), virtual_service("shop", "v", &spec)]);
+    let told = |builder: &Builder| {
+        let (_, service) = builder.store().virtual_services().iter().next().unwrap();
+        let remarks = builder.virtual_service_remarks(service);
+        remarks.iter().map(|it| it.at.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&builder), ["spec.http[0].route[0].destination.subset"]);
+    let subsets = json!({"host": "web", "subsets": [{"name": "v1"}]});
+    builder.apply([rule("shop", "web", &subsets)]);
+    assert_eq!(told(&builder), Vec::<String>::new());
+}

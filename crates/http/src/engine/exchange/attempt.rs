@@ -3,7 +3,7 @@
 use ambit_model::Text;
 use ambit_model::http::authorize::Custom;
 use ambit_model::http::ejection::Outcome;
-use ambit_model::http::rule::{Cors, Destination, Retry};
+use ambit_model::http::rule::{Destination, Retry};
 use ambit_model::http::traffic::TrafficPolicy;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -340,7 +340,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             change_response(&mut head.fields, &self.consulted.response)?;
             limited::respond(limited, || position.buckets().now(), head)?;
             if let Some((cors, origin)) = origin {
-                share(head, cors, origin)?;
+                cors::share(&mut head.fields, cors, origin)?;
             }
             let pinned = plan.sticky.pinned;
             let kept = session.and_then(|it| session::answer(it, pinned, &endpoint.uid));
@@ -431,18 +431,6 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             attempted => Ok(attempted),
         }
     }
-}
-
-/// Puts in what lets a page of another origin read the response.
-fn share(head: &mut ResponseHead, cors: &Cors, origin: &str) -> Result<(), Broken> {
-    for (name, value) in cors::fields(cors, origin) {
-        let put = match name {
-            "vary" => head.fields.append(name, value.as_bytes()),
-            _ => head.fields.set(name, value.as_bytes()),
-        };
-        put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
-    }
-    Ok(())
 }
 
 /// A connection of HTTP/2 with room, or a new one; only one is opened at a time.

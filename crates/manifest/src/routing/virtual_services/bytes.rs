@@ -17,7 +17,11 @@ use crate::virtual_service::{self as written, BytesMatch as Written, BytesRoute}
 impl Reader<'_> {
     /// Reads one route.
     pub(super) fn connections(&mut self, route: &BytesRoute, kind: Kind, at: &FieldPath) {
-        let before = self.wrong();
+        let (before, missing_before) = (self.wrong(), self.missing.0.len());
+        if let Some(why) = &route.unread {
+            let what = format!("it cannot be read: {why}");
+            self.remarks.wrong(at, what, "use what this version knows");
+        }
         let mut matches = Vec::new();
         let mut is_elsewhere = !route.matches.is_empty();
         if kind == Kind::Tls && route.matches.is_empty() {
@@ -30,13 +34,19 @@ impl Reader<'_> {
             is_elsewhere &= !is_here;
             matches.extend(more.into_iter().filter(|_| is_here));
         }
-        let mut backends = self.connection_backends(route, at);
+        let mut backends = match route.unread {
+            None => self.connection_backends(route, at),
+            Some(_) => Vec::new(),
+        };
         if self.wrong() > before {
             let said = self.remarks.0.iter().rfind(|it| it.is_wrong);
             let said = said.map(|it| format!("{}: {}", it.at.as_str(), it.what));
             backends = refused(&said.unwrap_or_default());
         }
-        if !is_elsewhere {
+        if is_elsewhere {
+            // Where it does not hold, nothing is missing for it.
+            self.missing.0.truncate(missing_before);
+        } else {
             let index = u32::try_from(self.connections.len()).unwrap_or(u32::MAX);
             let origin = Origin { index, ..self.origin.clone() };
             self.connections.push(Arc::new(BytesRule { origin, matches, backends }));
@@ -94,7 +104,7 @@ impl Reader<'_> {
         if matches.is_empty() {
             matches.push(around);
         }
-        let is_here = one.port.is_none_or(|port| port == 0 || port == i64::from(self.port));
+        let is_here = self.is_at(one.port);
         (is_here && !never && one.is_of_mesh(), matches)
     }
 

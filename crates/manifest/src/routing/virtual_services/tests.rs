@@ -49,7 +49,7 @@ fn object(namespace: &str, spec: &Value) -> VirtualService {
 
 fn read_at(http: &Value, port: u16) -> VirtualRouting {
     let around = Around { backends: &Here, delegates: &|_, _| None };
-    virtual_service(&object("shop", &json!({"hosts": ["web"], "http": http})), &around, port)
+    virtual_service(&object("shop", &json!({"hosts": ["web"], "http": http})), &around, Some(port))
 }
 
 fn read(http: Value) -> VirtualRouting {
@@ -313,12 +313,12 @@ fn fields_without_effect_are_told() {
         "match": [{"statPrefix": "s"}],
         "retries": {"attempts": 1, "retryOn": "sunday,5xx", "retryRemoteLocalities": false,
             "retryIgnorePreviousHosts": false},
-        "corsPolicy": {"unmatchedPreflights": "IGNORE"},
+        "headers": {"response": {"add": {"x-p": "%PROTOCOL%", "x-q": "100%%"}}},
     }]));
     let at = |field: &str| format!("unhonoured spec.http[0].{field}");
     let expected = [
         at("match[0].statPrefix"),
-        at("corsPolicy.unmatchedPreflights"),
+        at("headers.response.add.x-p"),
         at("retries.retryRemoteLocalities"),
         at("retries.retryIgnorePreviousHosts"),
         at("retries.retryOn"),
@@ -350,7 +350,7 @@ fn a_delegates_routes_are_put_below_the_one_that_delegates() {
             {"name": "all", "route": to("web")},
         ]}),
     );
-    let read = virtual_service(&root, &around, 80);
+    let read = virtual_service(&root, &around, Some(80));
     let expected = ["unhonoured spec.http[0].delegate", "unhonoured spec.http[1].delegate"];
     assert_eq!(said(&read), expected);
     for (path, expected) in
@@ -363,10 +363,175 @@ fn a_delegates_routes_are_put_below_the_one_that_delegates() {
     assert_eq!(limits, [seconds(9), seconds(1), None]);
 }
 
+#[test]
+fn a_delegates_match_for_a_gateway_is_not_for_the_mesh() {
+    let leaf = |gateways: &[&str]| {
+        let matches = json!([{"uri": {"prefix": "/a"}, "gateways": gateways}]);
+        object("team", &json!({"http": [{"name": "leaf", "match": matches, "route": to("web")}]}))
+    };
+    for (own, outer, expected) in [
+        (&["edge"][..], &[][..], "all"),
+        (&["edge"], &["mesh"], "all"),
+        (&["mesh", "edge"], &["mesh"], "root-leaf"),
+        (&[], &["edge"], "all"),
+        (&[], &[], "root-leaf"),
+    ] {
+        let leaf = Arc::new(leaf(own));
+        let find = |_: &str, _: &str| Some(leaf.clone());
+        let around = Around { backends: &Here, delegates: &find };
+        let matches = json!([{"uri": {"prefix": "/"}, "gateways": outer}]);
+        let root = object(
+            "shop",
+            &json!({"hosts": ["web"], "http": [
+                {"name": "root", "match": matches, "delegate": {"name": "v"}},
+                {"name": "all", "route": to("web")}]}),
+        );
+        let read = virtual_service(&root, &around, Some(80));
+        assert_eq!(asked(&read, "/a", &[]).as_deref(), Some(expected), "{own:?} {outer:?}");
+    }
+}
+
+#[test]
+fn values_of_fields_are_sent_as_envoy_reads_them() {
+    for (written, expected, has_remark) in [
+        ("a", "a", false),
+        ("100%%", "100%", false),
+        ("%%a%%%%", "%a%%", false),
+        ("5% or 6", "5% or 6", false),
+        ("%PROTOCOL%", "%PROTOCOL%", true),
+        ("%%x %REQ(a)% %%", "%x %REQ(a)% %", true),
+    ] {
+        let headers = json!({"response": {"set": {"x": written}}});
+        let read = read(json!([{"route": to("web"), "headers": headers}]));
+        let set = &read.rules[0].response_headers.set;
+        assert_eq!(set, &[("x".into(), expected.into())], "{written}");
+        assert_eq!(read.remarks.iter().any(|it| !it.is_wrong), has_remark, "{written}");
+        assert_eq!(read.remarks.len(), usize::from(has_remark), "{written}");
+    }
+}
+
+#[test]
+fn a_star_as_an_expression_is_whatever_is_there() {
+    let star = json!({"regex": "*"});
+    let read = read(json!([
+        {"name": "without", "match": [{"withoutHeaders": {"x": star}, "uri": {"exact": "/w"}}],
+            "route": to("web")},
+        {"name": "with", "match": [{"headers": {"x": star}}], "route": to("web")},
+        {"name": "all", "match": [{"uri": star}], "route": to("web")},
+    ]));
+    assert_eq!((read.remarks.clone(), read.missing.clone()), (vec![], vec![]));
+    for (fields, expected) in [(&[][..], "without"), (&[("x", "1")], "with")] {
+        assert_eq!(asked(&read, "/w", fields).as_deref(), Some(expected));
+    }
+    assert_eq!(asked(&read, "/", &[]).as_deref(), Some("all"));
+}
+
+#[test]
+fn unmatched_preflights_are_sent_on_unless_they_are_ignored() {
+    for (written, forwards, wrong) in
+        [(json!(null), true, 0), (json!("FORWARD"), true, 0), (json!("IGNORE"), false, 0)]
+    {
+        let policy = json!({"allowOrigins": [{"exact": "a"}], "unmatchedPreflights": written});
+        let read = read(json!([{"route": to("web"), "corsPolicy": policy}]));
+        let cors = read.rules[0].cors.as_ref().expect("cors");
+        assert_eq!((cors.forwards_unmatched, read.remarks.len()), (forwards, wrong), "{written}");
+    }
+    let policy = json!({"allowOrigins": [{"exact": "a"}], "unmatchedPreflights": "NEWER"});
+    let read = read(json!([{"route": to("web"), "corsPolicy": policy}]));
+    assert_eq!(said(&read), ["wrong spec.http[0].corsPolicy.unmatchedPreflights"]);
+}
+
+#[test]
+fn a_redirect_may_replace_the_prefix_alone() {
+    let path = |redirect: Value| {
+        let read = read(json!([{"match": [{"uri": {"prefix": "/a"}}], "redirect": redirect}]));
+        match &read.rules[0].action {
+            Action::Redirect(redirect) => (redirect.path.clone(), said(&read)),
+            _ => (None, said(&read)),
+        }
+    };
+    let expected = Some(PathChange::Prefix("/b".into()));
+    assert_eq!(path(json!({"prefixRewrite": "/b"})), (expected, vec![]));
+    let both = path(json!({"prefixRewrite": "/b", "uri": "/c"}));
+    assert_eq!(both, (None, vec!["wrong spec.http[0].redirect".to_owned()]));
+}
+
+#[test]
+fn a_route_that_cannot_be_read_is_lost_and_no_other() {
+    let all = json!({"name": "all", "route": to("web")});
+    let of = |more: Value| {
+        let mut route = json!({"name": "r", "match": [{"uri": {"prefix": "/r"}}],
+            "route": to("web")});
+        route.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        route
+    };
+    for (route, part, on_other) in [
+        (of(json!({"newer": 1})), "this version does not know newer", "all"),
+        (of(json!({"redirect": {"newer": 1}})), "this version does not know redirect.newer", "all"),
+        (of(json!({"timeout": 5})), "invalid type: integer `5`", "all"),
+        // Whom it is for is not known: it may be everything.
+        (of(json!({"match": "all"})), "invalid type: string \"all\"", ""),
+    ] {
+        let spec = json!({"hosts": ["web"], "http": [route, all]});
+        let (spec, unreadable) = crate::virtual_service::read(spec);
+        assert_eq!(unreadable, None, "{route}");
+        let mut service = object("shop", &json!({}));
+        service.spec = spec;
+        let around = Around { backends: &Here, delegates: &|_, _| None };
+        let read = virtual_service(&service, &around, Some(80));
+        assert_eq!(said(&read), ["wrong spec.http[0]"], "{route}");
+        assert!(read.remarks[0].what.contains(part), "{}", read.remarks[0].what);
+        let Action::Forward { backends, .. } = &read.rules[0].action else { panic!("it forwards") };
+        assert!(draw(backends, |_| 0).is_err(), "{route}");
+        assert_eq!(asked(&read, "/other", &[]).as_deref(), Some(on_other), "{route}");
+    }
+    let bytes = json!({"match": [{"sniHosts": ["a"]}], "route": to("web"), "newer": 1});
+    let (spec, _) = crate::virtual_service::read(json!({"hosts": ["web"], "tls": [bytes],
+        "newer": 1, "tcp": [{"route": to("web")}]}));
+    let mut service = object("shop", &json!({}));
+    service.spec = spec;
+    let around = Around { backends: &Here, delegates: &|_, _| None };
+    let read = virtual_service(&service, &around, Some(80));
+    assert_eq!(said(&read), ["unhonoured spec.newer", "wrong spec.tls[0]"]);
+    let destinations: Vec<_> =
+        read.connections.iter().map(|it| &it.backends[0].destination).collect();
+    assert!(matches!(destinations[..], [Destination::Invalid(_), Destination::Service { .. }]));
+}
+
+#[test]
+fn a_spec_that_cannot_be_read_keeps_its_hosts() {
+    for spec in [json!({"hosts": ["web"], "http": "all"}), json!({"hosts": ["web"], "gateways": 1})]
+    {
+        let (read, problem) = crate::virtual_service::read(spec.clone());
+        assert_eq!((read.hosts, problem.is_some()), (vec!["web".to_owned()], true), "{spec}");
+    }
+}
+
+#[test]
+fn a_port_is_missing_only_where_requests_come_at_it() {
+    let check = |http: Value, expected: &[&str]| {
+        let service = object("shop", &json!({"hosts": ["api"], "http": http}));
+        let around = Around { backends: &Here, delegates: &|_, _| None };
+        let (remarks, missing) = remarks_at_ports(&service, &around);
+        assert_eq!(remarks, []);
+        let said: Vec<_> = missing.iter().map(|it| it.what.clone()).collect();
+        assert_eq!(said.len(), expected.len(), "{said:?}");
+        assert!(said.iter().zip(expected).all(|(it, part)| it.contains(part)), "{said:?}");
+    };
+    // `api` has 80 and 90, `web` only 80, `out.example.com` only 443.
+    check(json!([{"route": to("api")}]), &[]);
+    check(json!([{"route": to("web")}]), &[]);
+    let at = |port: u16| json!([{"destination": {"host": "api", "port": {"number": port}}}]);
+    check(json!([{"route": at(90)}]), &[]);
+    check(json!([{"route": at(91)}]), &["`api` has no port 91"]);
+    check(json!([{"route": to("gone")}]), &["no Service and no ServiceEntry"]);
+    check(json!([{"match": [{"port": 7}], "route": at(91)}]), &["`api` has no port 91"]);
+}
+
 /// The rules of connections at a port, in words, and the remarks.
 fn connections_at(spec: &Value, port: u16) -> (Vec<String>, Vec<String>) {
     let around = Around { backends: &Here, delegates: &|_, _| None };
-    let read = virtual_service(&object("shop", spec), &around, port);
+    let read = virtual_service(&object("shop", spec), &around, Some(port));
     let shown = |rule: &Arc<BytesRule>| {
         let matches = rule.matches.iter().map(|it| {
             let name = it.server_name.as_ref().map(|name| format!("{name:?} "));

@@ -132,6 +132,7 @@ fn cors(message: proto::Cors) -> Result<Cors, ConvertError> {
         expose_headers: texts(&message.expose_headers),
         allow_credentials: message.allow_credentials,
         max_age: optional("max_age", message.max_age, duration)?,
+        forwards_unmatched: message.forwards_unmatched,
     })
 }
 
@@ -143,6 +144,7 @@ fn cors_message(cors: &Cors) -> proto::Cors {
         expose_headers: strings(&cors.expose_headers),
         allow_credentials: cors.allow_credentials,
         max_age: cors.max_age.map(duration_message),
+        forwards_unmatched: cors.forwards_unmatched,
     }
 }
 

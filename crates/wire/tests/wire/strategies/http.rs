@@ -184,14 +184,15 @@ fn origin() -> impl Strategy<Value = Origin> {
 fn cors() -> impl Strategy<Value = Cors> {
     let texts = || vec(text(), 0..2);
     let lists = (vec(value(), 0..2), texts(), texts(), texts());
-    (lists, any::<bool>(), option::of(duration())).prop_map(
-        |(lists, allow_credentials, max_age)| Cors {
+    (lists, any::<[bool; 2]>(), option::of(duration())).prop_map(
+        |(lists, [allow_credentials, forwards_unmatched], max_age)| Cors {
             allow_origins: lists.0,
             allow_methods: lists.1,
             allow_headers: lists.2,
             expose_headers: lists.3,
             allow_credentials,
             max_age,
+            forwards_unmatched,
         },
     )
 }
