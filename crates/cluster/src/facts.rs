@@ -26,12 +26,13 @@ const READ_AT_ONCE: usize = 6;
 const PROXIES_ASKED_MAX: usize = 64;
 
 /// The definitions of Istio's kinds that the chart brings.
-pub(crate) const DEFINITIONS: [&str; 7] = [
+pub(crate) const DEFINITIONS: [&str; 8] = [
     "authorizationpolicies.security.istio.io",
     "destinationrules.networking.istio.io",
     "peerauthentications.security.istio.io",
     "requestauthentications.security.istio.io",
     "serviceentries.networking.istio.io",
+    "telemetries.telemetry.istio.io",
     "virtualservices.networking.istio.io",
     "workloadentries.networking.istio.io",
 ];

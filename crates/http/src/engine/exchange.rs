@@ -369,8 +369,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         if let Some((rule, prefix_len)) = &rule
             && let Action::Forward { backends, rewrite } = &rule.action
         {
-            let drawn = draw(backends, |bound| self.engine.position.random_below(bound));
-            let backend = drawn
+            let named = session::backend(&self.head.fields, rule.session.as_ref(), backends);
+            let random = |bound| self.engine.position.random_below(bound);
+            let backend = named
+                .map_or_else(|| draw(backends, random), Ok)
                 .map_err(|none| Answer::new(500, Flags::NoRoute, "no_backend", none.to_string()))?;
             changes.backend = Some(backend);
             goal = Goal::Backend(&backend.destination);
@@ -414,6 +416,14 @@ impl<'r> Changes<'r> {
     fn response(&self) -> impl Iterator<Item = &'r HeaderChanges> {
         let backend = self.backend.map(|it| &it.response_headers);
         backend.into_iter().chain(self.rule.map(|it| &it.response_headers))
+    }
+
+    /// The backend, if the rule has several.
+    fn of_several(&self) -> Option<&'r Backend> {
+        let Some(Action::Forward { backends, .. }) = self.rule.map(|it| &it.action) else {
+            return None;
+        };
+        self.backend.filter(|_| backends.len() > 1)
     }
 
     fn backend_timeout(&self) -> Option<Duration> {

@@ -314,6 +314,38 @@ fn sessions_name_their_endpoint() {
 }
 
 #[test]
+fn a_session_stays_with_its_backend_when_new_ones_go_elsewhere() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        bed.answers("canary-1", "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
+        let weights = |web: u32, canary: u32| {
+            bed.world.rules.borrow_mut().clear();
+            bed.route(|rule| {
+                let keeper = SessionKeeper::Cookie { name: "s".into(), is_permanent: false };
+                rule.session = Some(Session { keeper, absolute_timeout: None, idle_timeout: None });
+                let mut backends = vec![backend("web"), backend("canary")];
+                (backends[0].weight, backends[1].weight) = (web, canary);
+                rule.action = Action::Forward { backends, rewrite: Rewrite::default() };
+            });
+        };
+        weights(0, 1);
+        let answer = bed.ask(&get("/")).await;
+        assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+        let line = answer.lines().find(|it| it.starts_with("set-cookie: ")).unwrap();
+        let cookie = line.trim_start_matches("set-cookie: ").split(';').next().unwrap();
+        weights(1, 0);
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: web\r\nCookie: {cookie}\r\nConnection: close\r\n\r\n");
+        for _ in 0..4 {
+            let answer = bed.ask(&request).await;
+            assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+            assert!(!answer.contains("set-cookie"), "it has it: {answer}");
+            assert!(bed.ask(&get("/")).await.starts_with("HTTP/1.1 200 "));
+        }
+    });
+}
+
+#[test]
 fn policies_do_not_read_what_a_client_claims_of_itself() {
     run(async |bed| {
         bed.answers("web-1", OK);

@@ -15,6 +15,26 @@ use crate::mesh_config::Provider;
 use crate::policy::{Target, Unenforceable};
 use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed, policy};
 
+/// Warns where a policy means the client behind a proxy: waypoints know the peer alone.
+fn remote_addresses(object: &Object, policy: &AuthorizationPolicy, warnings: &mut Vec<Finding>) {
+    let what = "waypoints believe no `x-forwarded-for`: it is compared with the peer's address";
+    let remedy = "use `ipBlocks` or `source.ip` if the peer is meant";
+    for (index, rule) in policy.spec.rules.iter().flatten().enumerate() {
+        let from = rule.from.iter().flatten().enumerate();
+        let from = from.filter_map(|(from, it)| {
+            let source = it.source.as_ref()?;
+            let asks = source.remote_ip_blocks.is_some() || source.not_remote_ip_blocks.is_some();
+            asks.then(|| format!("from[{from}].source"))
+        });
+        let when = rule.when.iter().flatten().enumerate();
+        let when =
+            when.filter(|(_, it)| it.key == "remote.ip").map(|(at, _)| format!("when[{at}]"));
+        for at in from.chain(when) {
+            warnings.push(object.finding(&format!("spec.rules[{index}].{at}"), what, remedy));
+        }
+    }
+}
+
 impl All<'_> {
     /// Warns about a policy that is not enforced as written, and names the clients it concerns.
     pub(super) fn policy(
@@ -33,6 +53,7 @@ impl All<'_> {
                 let what = format!("{problem}: all that it is for is denied");
                 warnings.push(object.finding(&field, what, "correct it, or remove it"));
             }
+            remote_addresses(object, policy, warnings);
             return;
         }
         let converted = policy::convert(policy, DEFAULT_MESH_NAMESPACE);
