@@ -465,11 +465,7 @@ impl Position for Here {
             _ => None,
         };
         let traffic = traffic(&view, &service.key, port, subset);
-        refuse(&view, &service.key, traffic)?;
-        if let Some(name) = subset.filter(|it| lacks_subset(&view, &service.key, it)) {
-            let text = format!("no DestinationRule of {} has the subset {name}", service.key);
-            return Err(Unreachable { reason: "no_subset", text });
-        }
+        refuse(&view, &service.key, subset, traffic)?;
         let by = self.by(ask, service, &traffic.balancing);
         let wellness = &self.shared.wellness;
         let is_unwell = |uid: &str| wellness.is_left_out(&service.key, uid);
@@ -762,21 +758,27 @@ pub(crate) fn spoken(
 }
 
 /// Refuses where requests would have to be sent in a way that is not possible.
-fn refuse(view: &View, name: &ServiceName, traffic: &TrafficPolicy) -> Result<(), Unreachable> {
+fn refuse(
+    view: &View,
+    name: &ServiceName,
+    subset: Option<&str>,
+    traffic: &TrafficPolicy,
+) -> Result<(), Unreachable> {
     if let Some(why) = &traffic.refusal {
         return Err(Unreachable { reason: "traffic_policy", text: why.to_string() });
     }
-    let check = view.http_service(name).and_then(|http| http.health_check.as_ref());
+    let http = view.http_service(name);
+    let is_missing = |it: &&str| http.is_some_and(|http| !http.subsets.contains_key(*it));
+    if let Some(subset) = subset.filter(is_missing) {
+        let text = format!("no DestinationRule of {name} has the subset {subset}");
+        return Err(Unreachable { reason: "no_subset", text });
+    }
+    let check = http.and_then(|http| http.health_check.as_ref());
     if let Some(problem) = check.and_then(|check| check.problem.as_ref()) {
         let text = format!("the health checks of {name}: {problem}");
         return Err(Unreachable { reason: "health_check", text });
     }
     Ok(())
-}
-
-/// Whether a service is known and has no such subset.
-fn lacks_subset(view: &View, service: &ServiceName, subset: &str) -> bool {
-    view.http_service(service).is_some_and(|it| !it.subsets.contains_key(subset))
 }
 
 fn refused(refusal: Refusal) -> Unreachable {
