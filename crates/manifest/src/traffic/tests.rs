@@ -170,7 +170,8 @@ fn fields_of_newer_versions_are_told_and_the_rest_holds() {
         format!("unhonoured {policy}.outlierDetection.outlierDetectionHttpErrorCodes"),
     ];
     let mut told = remarks(&read);
-    (expected.sort(), told.sort());
+    expected.sort();
+    told.sort();
     assert_eq!(told, expected);
     let all = read.traffic.expect("a policy").all;
     assert_eq!((all.balancing, all.refusal), (Balancing::Random, None));
