@@ -518,8 +518,11 @@ mod tests {
         let http = of(Kind::HttpRoute, "h", &json!({}), &spec);
         let grpc = of(Kind::GrpcRoute, "g", &json!({}), &spec);
         let part = "spec.parentRefs[0]: only GRPCRoutes hold at port 80 (GRPCRoute app/g)";
-        let expected = (Severity::Warning, "conflicting-routes", "HTTPRoute app/h", part);
-        check(&[web, http, grpc], &[expected]);
+        let expected = [
+            (Severity::Warning, "route-waypoint", "GRPCRoute app/g", "nobody routes by it"),
+            (Severity::Warning, "conflicting-routes", "HTTPRoute app/h", part),
+        ];
+        check(&[web, http, grpc], &expected);
     }
 
     #[test]
