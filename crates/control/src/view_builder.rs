@@ -16,7 +16,6 @@ mod known;
 mod peer_auth;
 pub(crate) mod records;
 mod request_policies;
-pub(crate) mod route_kinds;
 pub(crate) mod routes;
 pub(crate) mod selectors;
 pub(crate) mod services;

@@ -23,7 +23,6 @@ use crate::view_builder::Builder;
 use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::http_services;
 use crate::view_builder::records::PodRecord;
-use crate::view_builder::route_kinds::displaced;
 use crate::view_builder::selectors::Labels;
 use crate::view_builder::store::{Store, selector};
 
@@ -258,7 +257,7 @@ fn routes(builder: &Builder) -> Vec<Finding> {
                 let remedy = "correct the reference, or add what it names";
                 let what = format!("{why}: nothing routes by it");
                 found.push(warning("route-parent", what, remedy));
-            } else if let Some(displaced) = displaced(store, route, &parent) {
+            } else if let Some(displaced) = http_services::displaced(store, route, &parent) {
                 let remedy = "attach the two to different ports, or write all rules as HTTPRoutes: \
                               a method of gRPC is the path `/SERVICE/METHOD`";
                 found.push(warning("conflicting-routes", displaced.message(), remedy));

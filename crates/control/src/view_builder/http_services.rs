@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use ambit_manifest::ObjectName;
 use ambit_manifest::gateway::Unbound;
 use ambit_manifest::istio::ServiceEntry;
 use ambit_manifest::policy::StatusCondition;
@@ -15,6 +14,7 @@ use ambit_manifest::routes::{GrantFrom, ParentRef};
 use ambit_manifest::routing::{
     self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
 };
+use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
 use ambit_model::http::bytes::BytesRoutes;
 use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp};
@@ -24,7 +24,6 @@ use ambit_model::workload::GatewayDestination;
 use k8s_openapi::api::core::v1::Service;
 
 use super::Mesh;
-use super::route_kinds::displaced;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
 use super::store::Store;
@@ -226,6 +225,55 @@ fn has_connections(
         ));
     }
     Ok(())
+}
+
+/// An HTTPRoute at a parent where GRPCRoutes take its place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Displaced {
+    /// The ports, each with a GRPCRoute that holds there.
+    by: BTreeMap<u16, ObjectName>,
+    /// Whether no port is left to it.
+    pub(crate) is_whole: bool,
+}
+
+impl Displaced {
+    /// What happens, as a sentence.
+    pub(crate) fn message(&self) -> String {
+        let at = |(port, by): (&u16, &ObjectName)| {
+            format!("port {port} (GRPCRoute {}/{})", by.namespace, by.name)
+        };
+        let ports: Vec<String> = self.by.iter().map(at).collect();
+        format!(
+            "only GRPCRoutes hold at {}: where both kinds are attached to a port, no HTTPRoute \
+             does (GEP-1294)",
+            ports.join(", ")
+        )
+    }
+}
+
+/// Where GRPCRoutes for the same clients take the place of a route at a parent.
+pub(crate) fn displaced(store: &Store, route: &Route, parent: &Parent<'_>) -> Option<Displaced> {
+    let Route::Http(own) = route else { return None };
+    let namespace = own.metadata.namespace.as_deref().unwrap_or_default();
+    let owner = parent_name(parent);
+    let ports = ports(store, &owner)?;
+    let meant = parent.port(Some(&ports)).ok()?;
+    let is_at = |port: &Port, at: Option<u16>| at.is_none_or(|it| it == port.number);
+    let others = store.routes().of_parent(&owner);
+    // Those of another namespace are for other clients.
+    let others = others
+        .filter(|((kind, name), _)| *kind == Kind::GrpcRoute && *name.namespace == *namespace);
+    let mut by = BTreeMap::new();
+    for ((_, name), other) in others {
+        for there in other.parents().iter().filter(|it| parent_name(it) == owner) {
+            let Ok(at) = there.port(Some(&ports)) else { continue };
+            for port in ports.iter().filter(|it| is_at(it, meant) && is_at(it, at)) {
+                by.entry(port.number).or_insert_with(|| name.clone());
+            }
+        }
+    }
+    let is_whole = ports.iter().filter(|it| is_at(it, meant)).all(|it| by.contains_key(&it.number));
+    (!by.is_empty()).then_some(Displaced { by, is_whole })
 }
 
 /// What the ports of a parent that exists are declared to speak.

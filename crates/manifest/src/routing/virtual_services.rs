@@ -5,8 +5,8 @@
 //! elsewhere. A field that is right and not honoured is a remark.
 
 mod bytes;
+mod changed;
 mod checks;
-mod headers;
 
 pub(crate) use self::checks::check_virtual_service;
 pub use self::checks::remarks_at_ports;

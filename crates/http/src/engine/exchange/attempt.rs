@@ -342,9 +342,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             if let Some((cors, origin)) = origin {
                 cors::share(&mut head.fields, cors, origin)?;
             }
-            let kept = session.and_then(|it| {
-                session::answer(it, &plan.sticky, plan.changes.of_several(), &endpoint.uid)
-            });
+            let (sticky, backend) = (&plan.sticky, plan.changes.of_several());
+            let kept = session.and_then(|it| session::answer(it, sticky, backend, &endpoint.uid));
             let cookie = plan.sticky.new_cookie.clone().map(|it| ("set-cookie".to_owned(), it));
             for (name, value) in kept.into_iter().chain(cookie) {
                 let put = head.fields.append(name.as_str(), value.as_bytes());

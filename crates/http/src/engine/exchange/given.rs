@@ -1,4 +1,4 @@
-//! What a rule says of responses holds for answers that the proxy itself gives to its requests, too:
+//! What a rule says of responses holds for answers that the proxy itself gives to its requests:
 //! redirects, direct responses, and what says why a request went nowhere.
 //!
 //! Without its CORS fields a page could not read even the status of such an answer.
