@@ -125,7 +125,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
             let details = format!("this proxy has too much to do ({})", shed.as_str());
             let answer = Answer::new(503, Flags::Overflow, "overload", details);
             record.head = Some(request.head);
-            give(&mut respond, &answer, record.is_grpc, says_why, &mut record).await;
+            give(&mut respond, &answer, record.is_grpc, says_why, &mut record, None).await;
             return engine.position.record(arrival, &record);
         }
     };
