@@ -152,6 +152,10 @@ impl Position for Hop {
         Ok(Endpoint { uid, address, workload, kind: 0, alternatives: 1, way: () })
     }
 
+    fn is_there(&self, _: &str) -> bool {
+        true
+    }
+
     async fn connect(
         &self,
         _: &Arrival,

@@ -14,6 +14,8 @@
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
 //! | `elsewhere` | requests that a route sends on to another namespace |
 //! | `passage` | connections that are no HTTP |
+//! | `watched` | an endpoint's connection, cut when its certificate is revoked |
+//! | `alternatives` | how many endpoints a request could go to |
 //! | `newcomers` | since when endpoints are there, for those that warm up |
 //! | `originate` | TLS with endpoints that a DestinationRule asks for |
 //! | `hello` | the name in a client's TLS handshake |
@@ -29,6 +31,7 @@
 //! (`ambit_http` does).
 
 mod access_log;
+mod alternatives;
 mod checks;
 mod clients;
 pub mod config;
@@ -46,6 +49,7 @@ mod position;
 mod reports;
 mod shared;
 mod telemetry;
+mod watched;
 mod wellness;
 mod worker;
 

@@ -52,6 +52,7 @@ use ambit_words::error_chain;
 use rustc_hash::FxBuildHasher;
 
 use crate::access_log::{Entry, Passage};
+use crate::alternatives::alternatives;
 use crate::elsewhere;
 use crate::hello::{HELLO_TIMEOUT, ServerName};
 use crate::newcomers::Newcomers;
@@ -59,6 +60,7 @@ use crate::originate::{Originators, Spoken};
 use crate::reports::Reports;
 use crate::shared::Shared;
 use crate::telemetry::Remembered;
+use crate::watched::watch;
 use crate::wellness::Wellness;
 
 /// What holds for a destination of which nothing is said.
@@ -379,8 +381,10 @@ impl Here {
                 };
                 let opened = tunnel::open(&self.plane, &self.served, target, &ask).await;
                 let opened = opened.map_err(|error| unreachable("connect", &error))?;
+                let watched = watch(&self.plane, opened);
+                let watched = watched.map_err(|revoked| unreachable("connect", &revoked))?;
                 self.plane.balance.succeeded(&endpoint.uid);
-                Ok(Box::new(opened.tunnel))
+                Ok(Box::new(watched))
             }
             Delivery::Direct(direct) => {
                 let options = self.plane.dial_options(None);
@@ -458,12 +462,11 @@ impl Position for Here {
             let delivery = view.deliver_at(&own.network, destination, &around);
             return delivery.map(|it| Self::endpoint(it, None, 1)).map_err(refused);
         };
-        let endpoints = view.endpoints(&service.key);
-        let alternatives = endpoints.map_or(0, |it| it.len());
         let subset = match ask.goal {
             Goal::Backend(Destination::Service { subset, .. }) => subset.as_deref(),
             _ => None,
         };
+        let alternatives = alternatives(&view, &service.key, subset);
         let traffic = traffic(&view, &service.key, port, subset);
         refuse(&view, &service.key, subset, traffic)?;
         let by = self.by(ask, service, &traffic.balancing);
@@ -508,6 +511,11 @@ impl Position for Here {
             return Err(Unreachable { reason: "no_healthy_endpoint", text });
         }
         Ok(well)
+    }
+
+    fn is_there(&self, uid: &str) -> bool {
+        // Without a workload it has its address for a name.
+        uid.parse::<SocketAddr>().is_ok() || self.view().workload(uid).is_some()
     }
 
     async fn connect(

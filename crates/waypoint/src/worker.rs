@@ -106,7 +106,7 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
     let engine = Engine::new(here, shared.config.engine.clone(), everything.guard());
     let mut stopping = shared.stopping.subscribe();
     let thread = Rc::new(Thread { shared, plane: plane.clone(), served: served.clone(), engine });
-    let tidying = thread.engine.clone();
+    let (tidying, engine) = (thread.engine.clone(), thread.engine.clone());
     tokio::task::spawn_local(async move { tidying.keep_tidy().await });
     let watching = thread.engine.clone();
     tokio::task::spawn_local(async move { watching.keep_watch().await });
@@ -124,6 +124,8 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: std::net::TcpListener) {
         let until = Instant::now() + drain;
         tokio::time::sleep(NOTICE.min(drain / 2)).await;
         served.drain.start(Some(until));
+        // Idle connections to endpoints would hold the tunnels below them to the deadline.
+        engine.close_pool();
         // Until the last one has left, connections are accepted: a proxy that comes here may know
         // of no other waypoint yet.
         if tokio::time::timeout_at(until, served.drain.finished()).await.is_err() {

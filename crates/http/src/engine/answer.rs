@@ -82,8 +82,13 @@ impl Answer {
         let (status, body) = if is_grpc {
             put("content-type", "application/grpc");
             put("grpc-status", &self.grpc().to_string());
-            let message = if self.body.is_empty() { &self.details } else { &*self.body };
-            put("grpc-message", &percent_encoded(message));
+            let message = match &*self.body {
+                "" if says_why => &*self.details,
+                body => body,
+            };
+            if !message.is_empty() {
+                put("grpc-message", &percent_encoded(message));
+            }
             (200, Bytes::new())
         } else {
             let body = match self.message {

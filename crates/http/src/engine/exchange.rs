@@ -46,10 +46,10 @@ use ambit_model::authorize::Decision;
 use ambit_model::http::authorize::RequestDecision;
 use ambit_model::http::head as model;
 use ambit_model::http::rule::{
-    Abort, Action, Backend, Fraction, HeaderChanges, Rewrite, Rule, draw,
+    Abort, Action, Backend, Fraction, HeaderChanges, Rewrite, Rule, Timeouts, draw,
 };
 use ambit_tls::jwt::Verified;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::answer::{Answer, is_grpc};
 use crate::engine::bounded::Bounded;
@@ -59,7 +59,7 @@ use crate::engine::position::{Arrival, Goal, Position, Rules as _};
 use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
-use crate::engine::{Engine, authenticate, cors, filters, heads};
+use crate::engine::{Engine, Settings, authenticate, cors, filters, heads};
 use crate::fields::Fields;
 use crate::h1::framing::{RequestBody, RequestFraming, ResponseBody};
 use crate::head::RequestHead;
@@ -78,6 +78,9 @@ impl Request {
     }
 }
 
+/// A rule, and how much of the path its match has matched.
+type Found = (Arc<Rule>, Option<usize>);
+
 /// One request that is under way.
 struct Exchange<'a, P: Position, B, R> {
     engine: &'a Rc<Engine<P>>,
@@ -93,7 +96,7 @@ struct Exchange<'a, P: Position, B, R> {
     /// What was verified of its token.
     token: Option<Verified>,
     /// The rule that answers, and how much of the path its match has matched.
-    rule: Option<(Arc<Rule>, Option<usize>)>,
+    rule: Option<Found>,
     /// The head that was judged, where what is behind an upgrade is to be judged again.
     judged: Option<RequestHead>,
     /// The status of gRPC in the head of the last response.
@@ -118,14 +121,14 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
 ) {
     let mut record = Record::new(request.protocol);
     record.is_grpc = is_grpc(&request.head.fields);
-    let says_why = engine.settings.says_why;
+    let settings = &engine.settings;
     let _under_way = match engine.admit() {
         Ok(under_way) => under_way,
         Err(shed) => {
             let details = format!("this proxy has too much to do ({})", shed.as_str());
             let answer = Answer::new(503, Flags::Overflow, "overload", details);
             record.head = Some(request.head);
-            give(&mut respond, &answer, record.is_grpc, says_why, &mut record, None).await;
+            give(&mut respond, &answer, record.is_grpc, settings, &mut record, None).await;
             return engine.position.record(arrival, &record);
         }
     };
@@ -133,7 +136,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         let details = "the control plane has not described this destination yet".to_owned();
         let answer = Answer::new(503, Flags::NoRoute, "no_configuration", details);
         record.head = Some(request.head);
-        give(&mut respond, &answer, record.is_grpc, says_why, &mut record, None).await;
+        give(&mut respond, &answer, record.is_grpc, settings, &mut record, None).await;
         return engine.position.record(arrival, &record);
     };
     let has_body = request.has_body();
@@ -157,12 +160,13 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         reserved: None,
     };
     let ended = exchange.run().await;
-    let Exchange { head, mut respond, mut record, rule, .. } = exchange;
+    // Nothing else is held while a client takes its time to read an answer.
+    let (head, rule, mut respond, mut record) = exchange.end();
     match ended {
         Ok(()) => {}
         Err(Ended::Answered(answer)) => {
             let asked = rule.as_ref().map(|(rule, _)| (&**rule, &head.fields));
-            give(&mut respond, &answer, record.is_grpc, says_why, &mut record, asked).await;
+            give(&mut respond, &answer, record.is_grpc, settings, &mut record, asked).await;
         }
         Err(Ended::Cut(answer)) => {
             respond.abort();
@@ -179,12 +183,12 @@ pub(crate) async fn give(
     respond: &mut impl Respond,
     answer: &Answer,
     is_grpc: bool,
-    says_why: bool,
+    settings: &Settings,
     record: &mut Record,
     asked: Option<(&Rule, &Fields)>,
 ) {
     note(record, answer);
-    let says_why = says_why && answer.flags != Flags::None;
+    let says_why = settings.says_why && answer.flags != Flags::None;
     let (mut head, body) = answer.message(is_grpc, says_why);
     if let Some((rule, fields)) = asked {
         given::change(&mut head, answer, rule, fields);
@@ -205,8 +209,13 @@ pub(crate) async fn give(
         respond.put(body);
     }
     respond.finish(None);
-    if let Err(error) = respond.flush().await {
-        tracing::debug!(%error, "the client was gone before its answer");
+    match timeout(settings.stream_idle_timeout, respond.flush()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "the client was gone before its answer"),
+        Err(_) => {
+            respond.abort();
+            tracing::debug!("the client did not read its answer");
+        }
     }
 }
 
@@ -218,6 +227,11 @@ pub(crate) fn note(record: &mut Record, answer: &Answer) {
 }
 
 impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
+    /// What is needed to answer and to record.
+    fn end(self) -> (RequestHead, Option<Found>, R, Record) {
+        (self.head, self.rule, self.respond, self.record)
+    }
+
     async fn run(&mut self) -> Result<(), Ended> {
         self.prepare()?;
         self.consult().await?;
@@ -376,11 +390,15 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 .map_err(|none| Answer::new(500, Flags::NoRoute, "no_backend", none.to_string()))?;
             changes.backend = Some(backend);
             goal = Goal::Backend(&backend.destination);
-            self.change_request(rule, backend, rewrite, *prefix_len)?;
+            self.change_request(rule, rewrite, *prefix_len)?;
+            // What is changed for one backend is not for those that are sent copies.
+            let copied = (!rule.mirrors.is_empty()).then(|| self.head.clone());
+            filters::change_request(&mut self.head, &backend.request_headers)
+                .map_err(no_request)?;
             self.judge_destination(&goal)?;
-        }
-        if let Some((rule, _)) = &rule {
-            self.mirror(rule);
+            if let Some(head) = copied {
+                self.mirror(rule, &head);
+            }
         }
         self.attempts(goal, &changes).await
     }
@@ -388,7 +406,6 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     fn change_request(
         &mut self,
         rule: &Rule,
-        backend: &Backend,
         rewrite: &Rewrite,
         prefix_len: Option<usize>,
     ) -> Result<(), Ended> {
@@ -398,11 +415,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         }
         filters::rewrite(head, rewrite, prefix_len, self.engine.settings.normalisation)
             .and_then(|()| filters::change_request(head, &rule.request_headers))
-            .and_then(|()| filters::change_request(head, &backend.request_headers))
-            .map_err(|refused| {
-                let details = format!("the route makes a request that is none: {refused}");
-                Answer::new(500, Flags::NoRoute, "route", details).into()
-            })
+            .map_err(no_request)
     }
 }
 
@@ -426,9 +439,15 @@ impl<'r> Changes<'r> {
         self.backend.filter(|_| backends.len() > 1)
     }
 
-    fn backend_timeout(&self) -> Option<Duration> {
-        self.rule.and_then(|it| it.timeouts.backend)
+    fn timeouts(&self) -> Timeouts {
+        self.rule.map(|it| it.timeouts).unwrap_or_default()
     }
+}
+
+/// A route's changes have made a request that cannot be sent.
+fn no_request(refused: crate::refused::Refused) -> Ended {
+    let details = format!("the route makes a request that is none: {refused}");
+    Answer::new(500, Flags::NoRoute, "route", details).into()
 }
 
 fn malformed(refused: crate::refused::Refused) -> Ended {

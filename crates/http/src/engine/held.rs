@@ -17,11 +17,20 @@ pub(crate) struct Held {
 }
 
 impl HeldBytes {
-    /// Takes a part, if there is that much left.
-    pub(crate) fn take(&self, bytes: usize) -> Option<Held> {
-        let sum = self.0.get().checked_add(bytes).filter(|sum| *sum <= MAX_HELD_BYTES)?;
-        self.0.set(sum);
-        Some(Held { all: self.clone(), bytes })
+    /// A part that grows.
+    pub(crate) fn nothing(&self) -> Held {
+        Held { all: self.clone(), bytes: 0 }
+    }
+}
+
+impl Held {
+    /// Takes more, if there is that much left.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let sum = self.all.0.get().checked_add(bytes).filter(|sum| *sum <= MAX_HELD_BYTES);
+        let Some(sum) = sum else { return false };
+        self.all.0.set(sum);
+        self.bytes += bytes;
+        true
     }
 }
 
@@ -32,16 +41,29 @@ impl Drop for Held {
 }
 
 #[cfg(test)]
+impl HeldBytes {
+    pub(crate) fn in_use(&self) -> usize {
+        self.0.get()
+    }
+
+    pub(crate) fn left(&self) -> usize {
+        MAX_HELD_BYTES - self.0.get()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_is_dropped_can_be_taken_again() {
         let all = HeldBytes::default();
-        let first = all.take(MAX_HELD_BYTES).expect("nothing is in use");
-        assert!(all.take(1).is_none() && all.take(usize::MAX).is_none());
+        let (mut first, mut second) = (all.nothing(), all.nothing());
+        assert!(first.grow(1) && first.grow(MAX_HELD_BYTES - 1));
+        assert!(!second.grow(1) && !second.grow(usize::MAX));
         drop(first);
-        assert!(all.take(1).is_some());
-        assert_eq!(all.0.get(), 0);
+        assert!(second.grow(1));
+        drop(second);
+        assert_eq!(all.in_use(), 0);
     }
 }

@@ -123,6 +123,13 @@ impl Loads {
         loads.get(service).is_some_and(|load| load.ejections.is_ejected(uid, Instant::now()))
     }
 
+    /// Forgets endpoints that are gone: they do not count among those that are left out.
+    pub(crate) fn keep_endpoints(&self, is_there: impl Fn(&str) -> bool) {
+        for load in self.0.borrow_mut().values_mut() {
+            load.ejections.keep(&is_there);
+        }
+    }
+
     /// Notes what a request to an endpoint came to.
     pub(crate) fn report(
         &self,
@@ -153,5 +160,28 @@ impl Drop for UnderWay {
                 load.freed.notify_one();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_model::http::traffic::Ejection;
+
+    use super::*;
+
+    #[test]
+    fn endpoints_that_are_gone_are_not_among_those_that_are_left_out() {
+        let ejection = Ejection { consecutive_5xx: 1, max_percent: 50, ..Ejection::default() };
+        let policy = TrafficPolicy { ejection: Some(ejection), ..TrafficPolicy::default() };
+        let (loads, service) = (Loads::default(), Text::from("app/web:80"));
+        let fails =
+            |uid: &str| loads.report(&service, &policy, &uid.into(), 2, Outcome::Status(500));
+        fails("old");
+        fails("new");
+        assert!(loads.is_ejected(&service, "old") && !loads.is_ejected(&service, "new"));
+        loads.keep_endpoints(|uid| uid != "old");
+        assert!(!loads.is_ejected(&service, "old"));
+        fails("new");
+        assert!(loads.is_ejected(&service, "new"));
     }
 }

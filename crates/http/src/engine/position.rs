@@ -172,6 +172,9 @@ pub trait Position: 'static {
     /// Chooses an endpoint.
     fn choose(&self, ask: &EndpointAsk<'_>) -> Result<Endpoint<Self::Way>, Unreachable>;
 
+    /// Whether there still is an endpoint of this name.
+    fn is_there(&self, uid: &str) -> bool;
+
     /// Opens a connection to an endpoint.
     fn connect(
         &self,

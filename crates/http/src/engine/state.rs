@@ -130,12 +130,19 @@ impl<P: Position> Engine<P> {
         &self.position
     }
 
-    /// Closes idle connections to endpoints from time to time, and forgets limits that nobody
-    /// reaches. Never returns.
+    /// Keeps no connection to an endpoint beyond its requests from here on: what leads there must
+    /// not outlast what is under way.
+    pub fn close_pool(&self) {
+        self.pool.close();
+    }
+
+    /// Closes idle connections to endpoints from time to time, and forgets endpoints that are gone
+    /// and limits that nobody reaches. Never returns.
     pub async fn keep_tidy(&self) {
         loop {
             tokio::time::sleep(SWEEP_INTERVAL).await;
             self.pool.sweep();
+            self.loads.keep_endpoints(|uid| self.position.is_there(uid));
             let buckets = self.position.buckets();
             buckets.sweep(buckets.now());
         }

@@ -684,3 +684,50 @@ fn what_a_service_let_pass_goes_on_until_another_must_be_asked() {
         assert_eq!(client.read(&mut bytes).await.unwrap_or(0), 0);
     });
 }
+
+#[test]
+fn a_body_takes_room_when_it_comes_and_not_when_it_is_announced() {
+    run(async |bed| {
+        provider(bed, "authz", |check| {
+            let max_bytes = 48 << 20;
+            check.body = Some(BodyCheck { max_bytes, allow_partial: false, as_bytes: false });
+        });
+        answers(bed, "authz", &sets(&[]));
+        judged_by(bed, vec![custom("ask", "authz")]);
+        bed.answers("web-1", OK);
+        let announces = "POST / HTTP/1.1\r\nHost: w\r\nContent-Length: 50000000\r\n\r\na";
+        let mut waiting = Vec::new();
+        for _ in 0..3 {
+            let mut client = bed.connect(ambit_http::engine::Speaks::Http);
+            client.write_all(announces.as_bytes()).await.unwrap();
+            waiting.push(client);
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let answer = bed.ask(&post("hello")).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    });
+}
+
+#[test]
+fn a_client_cannot_say_what_a_service_says_that_it_never_asked() {
+    for (include, expected) in [(vec![], ""), (vec![TextMatch::Exact("x-user".into())], "eve")] {
+        run(async |bed| {
+            provider(bed, "authz", |check| {
+                http(check, |call| {
+                    call.include.clone_from(&include);
+                    call.to_upstream_on_allow =
+                        vec![TextMatch::Prefix("x-us".into()), TextMatch::Presence];
+                });
+            });
+            bed.answers("authz-1", OK);
+            judged_by(bed, vec![custom("ask", "authz")]);
+            let heard = bed.hears("web-1", OK);
+            let answer = bed.ask(&get("/", "X-User: eve\r\nX-Other: o\r\n")).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            let heard = heard.borrow().to_ascii_lowercase();
+            let user = heard.split("x-user: ").nth(1).and_then(|it| it.split('\r').next());
+            assert_eq!(user.unwrap_or_default(), expected, "{heard}");
+            assert!(heard.contains("x-other: o\r\n"), "nobody reads a word in it: {heard}");
+        });
+    }
+}

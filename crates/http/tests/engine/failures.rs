@@ -164,6 +164,30 @@ fn a_late_endpoint_is_left_for_another() {
 }
 
 #[test]
+fn a_try_has_its_time_until_the_response_begins() {
+    run(async |bed| {
+        bed.serve("web-1", |mut stream, _| {
+            spawn_local(async move {
+                let mut bytes = [0; 4096];
+                let _read = stream.read(&mut bytes).await;
+                let head = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbe";
+                stream.write_all(head).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                let _sent = stream.write_all(b"at").await;
+            });
+        });
+        bed.route(|rule| rule.timeouts.response_head = Some(Duration::from_millis(100)));
+        let answer = bed.ask(&request("GET")).await;
+        assert!(answer.ends_with("\r\n\r\nbeat"), "what has begun is not cut: {answer}");
+        bed.serve("web-1", |stream, _| std::mem::forget(stream));
+        bed.answers("web-2", OK);
+        bed.world.rules.borrow_mut()[0].retry = retry(&[RetryOn::Status(504)]);
+        assert!(bed.ask(&request("GET")).await.starts_with("HTTP/1.1 200 "), "the next try");
+        assert_eq!(bed.last().attempts, 2);
+    });
+}
+
+#[test]
 fn endpoints_that_fail_are_left_out() {
     run(async |bed| {
         bed.answers("web-1", BAD);

@@ -239,6 +239,20 @@ fn an_upgraded_connection_that_is_silent_or_half_closed_ends() {
 }
 
 #[test]
+fn a_client_that_does_not_read_the_proxys_own_answer_is_left() {
+    run_with(impatient(), async |bed| {
+        bed.route(|rule| {
+            rule.action = Action::Respond { status: 200, body: "a".repeat(1 << 20).into() };
+        });
+        let mut client = bed.connect(Speaks::Http);
+        client.write_all(GET).await.unwrap();
+        recorded(bed).await;
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+    });
+}
+
+#[test]
 fn what_is_behind_an_upgrade_is_judged_again_when_policies_change() {
     run(async |bed| {
         let ended = hangs(bed, SWITCH);

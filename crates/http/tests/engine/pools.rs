@@ -5,12 +5,14 @@ use std::time::Duration;
 use ambit_http::engine::Speaks;
 use ambit_http::engine::position::Version;
 use ambit_http::engine::record::Flags;
+use ambit_model::http::rule::{Action, Destination, Rewrite};
 use ambit_model::http::traffic::Limits;
+use ambit_model::names::ServiceName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::world::{Bed, run};
+use crate::world::{Bed, backend, run};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const GET: &str = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
@@ -45,6 +47,43 @@ fn requests_wait_for_the_connections_that_there_may_be() {
         let all = futures::future::join_all((0..8).map(|_| bed.ask(GET))).await;
         assert!(all.iter().all(|answer| answer.starts_with("HTTP/1.1 200 ")), "{all:?}");
         assert_eq!(opened(bed), 2);
+    });
+}
+
+#[test]
+fn each_port_and_each_subset_of_a_service_has_limits_of_its_own() {
+    run(async |bed| {
+        // Its first connection never answers.
+        bed.serve("web-1", |mut stream, number| {
+            spawn_local(async move {
+                let mut bytes = [0; 4096];
+                while !matches!(stream.read(&mut bytes).await, Ok(0) | Err(_)) {
+                    if number > 1 {
+                        stream.write_all(OK.as_bytes()).await.unwrap();
+                    }
+                }
+            });
+        });
+        limit(bed, Limits { requests: Some(1), ..Limits::default() });
+        let to = |port, subset: Option<&str>| {
+            bed.world.rules.borrow_mut().clear();
+            bed.route(|rule| {
+                let (name, subset) = (ServiceName::new("app", "web"), subset.map(Into::into));
+                let mut backend = backend("web");
+                backend.destination = Destination::Service { name, port, subset };
+                let rewrite = Rewrite::default();
+                rule.action = Action::Forward { backends: vec![backend], rewrite };
+            });
+        };
+        to(80, None);
+        let mut first = bed.connect(Speaks::Http);
+        first.write_all(GET.as_bytes()).await.unwrap();
+        sleep(PAUSE).await;
+        assert!(bed.ask(GET).await.starts_with("HTTP/1.1 503 "));
+        to(81, None);
+        assert!(bed.ask(GET).await.starts_with("HTTP/1.1 200 "));
+        to(80, Some("v1"));
+        assert!(bed.ask(GET).await.starts_with("HTTP/1.1 200 "));
     });
 }
 
@@ -104,6 +143,40 @@ fn an_idle_connection_to_another_endpoint_makes_room() {
             serve("web-1");
             assert!(bed.ask(GET).await.starts_with("HTTP/1.1 200 "));
             assert_eq!(opened(bed), 1);
+        });
+    }
+}
+
+#[test]
+fn where_it_is_over_no_connection_outlasts_its_requests() {
+    for version in [Version::Http1, Version::Http2] {
+        run(async |bed| {
+            *bed.world.version.borrow_mut() = Some(version);
+            let (gone, goes) = tokio::sync::mpsc::unbounded_channel();
+            let mut goes = goes;
+            bed.serve("web-1", move |mut stream, _| {
+                let gone = gone.clone();
+                spawn_local(async move {
+                    if version == Version::Http2 {
+                        let mut connection = h2::server::handshake(stream).await.unwrap();
+                        while let Some(Ok((_, mut respond))) = connection.accept().await {
+                            let _sent = respond.send_response(http::Response::new(()), true);
+                        }
+                    } else {
+                        let mut bytes = [0; 4096];
+                        while !matches!(stream.read(&mut bytes).await, Ok(0) | Err(_)) {
+                            stream.write_all(OK.as_bytes()).await.unwrap();
+                        }
+                    }
+                    gone.send(()).unwrap();
+                });
+            });
+            assert!(bed.ask(GET).await.starts_with("HTTP/1.1 200 "));
+            bed.close_pool();
+            goes.recv().await.unwrap();
+            assert!(bed.ask(GET).await.starts_with("HTTP/1.1 200 "));
+            goes.recv().await.unwrap();
+            assert_eq!(opened(bed), 2);
         });
     }
 }

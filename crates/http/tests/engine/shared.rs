@@ -1,12 +1,12 @@
 //! Connections of HTTP/2 to endpoints, which all clients share: none of them can spoil one.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use ambit_http::engine::Speaks;
 use ambit_http::engine::position::Version;
-use ambit_model::http::rule::HeaderChanges;
+use ambit_model::http::rule::{Action, Fraction, HeaderChanges, Mirror, Rewrite};
 use ambit_model::http::traffic::Ejection;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::world::{Bed, run};
+use crate::world::{Bed, backend, run};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
 /// Whatever has not happened by then does not happen.
@@ -122,6 +122,54 @@ fn an_endpoint_that_fails_in_grpc_is_left_out() {
             statuses.push(status.map(str::to_owned).unwrap());
         }
         assert_eq!(statuses, ["14", "14", "0", "0"]);
+    });
+}
+
+#[test]
+fn a_copy_is_sent_in_the_version_of_its_port_and_without_the_backends_own_changes() {
+    run(async |bed| {
+        serves(bed, "web-1", None);
+        let copied = Rc::<RefCell<Vec<String>>>::default();
+        let copies = copied.clone();
+        bed.serve("shadow-1", move |stream, _| {
+            let copies = copies.clone();
+            spawn_local(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let fields = ["x-all", "x-web"].map(|it| request.headers().contains_key(it));
+                    let _sent = respond.send_response(Response::new(()), true);
+                    let copies = copies.clone();
+                    spawn_local(async move {
+                        let data = request.into_body().data().await.unwrap().unwrap();
+                        let body = String::from_utf8_lossy(&data).into_owned();
+                        copies.borrow_mut().push(format!("{body} {fields:?}"));
+                    });
+                }
+            });
+        });
+        let adds = |name: &str| HeaderChanges {
+            set: vec![(name.into(), "1".into())],
+            ..HeaderChanges::default()
+        };
+        bed.route(|rule| {
+            rule.request_headers = adds("x-all");
+            let mut web = backend("web");
+            web.request_headers = adds("x-web");
+            let rewrite = Rewrite::default();
+            rule.action = Action::Forward { backends: vec![web], rewrite };
+            let destination = backend("shadow").destination;
+            rule.mirrors = vec![Mirror { destination, fraction: Fraction::ALL }];
+        });
+        let post =
+            "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
+        assert!(bed.ask(post).await.starts_with("HTTP/1.1 200 "));
+        let comes = async {
+            while copied.borrow().is_empty() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LONG, comes).await.unwrap();
+        assert_eq!(*copied.borrow(), ["hi [true, false]"]);
     });
 }
 

@@ -221,6 +221,10 @@ impl Position for Place {
         })
     }
 
+    fn is_there(&self, uid: &str) -> bool {
+        self.0.servers.borrow().contains_key(uid)
+    }
+
     async fn connect(
         &self,
         _: &Arrival,
@@ -317,6 +321,11 @@ impl Bed {
             spawn_local(answering(stream, answer, keeps.clone()));
         });
         heard
+    }
+
+    /// No connection to an endpoint is kept any more.
+    pub(crate) fn close_pool(&self) {
+        self.engine.close_pool();
     }
 
     /// A client's connection.

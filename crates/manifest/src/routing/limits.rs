@@ -37,7 +37,7 @@ pub(super) fn timeouts(
         let what = "one attempt may take longer than the whole request";
         problems.unsupported(&at_backend, what, "make it at most as long as `request`");
     }
-    Timeouts { request, backend }
+    Timeouts { request, backend, response_head: None }
 }
 
 /// A limit; zero is none.

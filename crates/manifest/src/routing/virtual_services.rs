@@ -276,10 +276,13 @@ impl Reader<'_> {
             self.headers(route.headers.as_ref(), &at.field("headers"));
         let retries = route.retries.as_ref();
         let at_retries = at.field("retries");
-        let per_try = retries.and_then(|it| it.per_try_timeout.as_deref());
+        // Without retries it says nothing, as in Istio.
+        let tries_again = retries.filter(|it| it.attempts != 0);
+        let per_try = tries_again.and_then(|it| it.per_try_timeout.as_deref());
         let limit = |it: Duration| Some(it).filter(|it| !it.is_zero());
         let request = self.remarks.duration(route.timeout.as_deref(), &at.field("timeout"));
-        let backend = self.remarks.duration(per_try, &at_retries.field("perTryTimeout"));
+        let per_try = self.remarks.duration(per_try, &at_retries.field("perTryTimeout"));
+        let (request, response_head) = (request.and_then(limit), per_try.and_then(limit));
         Rule {
             action: self.action(route, host, at),
             request_headers,
@@ -287,10 +290,7 @@ impl Reader<'_> {
             mirrors: self.mirrors(route, at),
             cors: route.cors_policy.as_ref().map(|it| self.cors(it, &at.field("corsPolicy"))),
             faults: self.faults(route.fault.as_ref(), &at.field("fault")),
-            timeouts: Timeouts {
-                request: request.and_then(limit),
-                backend: backend.and_then(limit),
-            },
+            timeouts: Timeouts { request, backend: None, response_head },
             retry: retries.map(|it| self.retry(it, &at_retries)),
             ..self.nothing()
         }

@@ -261,8 +261,10 @@ pub enum Abort {
 pub struct Timeouts {
     /// From the request's head to the last byte of the response, all attempts together.
     pub request: Option<Duration>,
-    /// One attempt.
+    /// One attempt, to the last byte of its response.
     pub backend: Option<Duration>,
+    /// One attempt, to the head of its response (Envoy's `per_try_timeout`).
+    pub response_head: Option<Duration>,
 }
 
 /// When a failed attempt is made again.

@@ -7,10 +7,10 @@ use ambit_model::http::rule::{Destination, Retry};
 use ambit_model::http::traffic::TrafficPolicy;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::carry::{Carried, Counts, Terms, carry};
+use super::carry::{Carried, Counts, Terms, Until, carry};
 use super::changes::change_response;
 use super::limited;
-use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room};
+use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room, bounded_as};
 use super::session::{self, Sticky};
 use super::watch::{self, Ended};
 use super::{Changes, Exchange, malformed};
@@ -116,23 +116,27 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
 
     fn plan<'p>(&self, goal: Goal<'p>, changes: &'p Changes<'p>) -> Plan<'p> {
         let service = match goal {
-            Goal::Backend(Destination::Service { name, .. }) => name.to_string().into(),
-            _ => self.arrival.destination.to_string().into(),
+            Goal::Backend(destination) => bounded_as(destination),
+            Goal::Original => self.arrival.destination.to_string().into(),
         };
         let traffic = self.rules.traffic(&goal).clone();
-        let declared = self.rules.version(&goal);
-        let version = match declared {
-            // Behind an upgrade is no HTTP/2.
-            _ if self.framing.upgrade.is_some() => Version::Http1,
-            Some(version) => version,
-            None if self.record.protocol == Protocol::Http2 => Version::Http2,
-            None => Version::Http1,
-        };
+        let version = self.version(&goal);
         let session = changes.rule.and_then(|it| it.session.as_ref());
         let random = || self.engine.position.random_below(u64::MAX);
         let balancing = &traffic.balancing;
         let sticky = session::sticky(&self.head, self.arrival, session, balancing, random);
         Plan { goal, changes, service, traffic, version, sticky }
+    }
+
+    /// The version of HTTP in which the request is sent to a destination.
+    pub(super) fn version(&self, to: &Goal<'_>) -> Version {
+        match self.rules.version(to) {
+            // Behind an upgrade is no HTTP/2.
+            _ if self.framing.upgrade.is_some() => Version::Http1,
+            Some(version) => version,
+            None if self.record.protocol == Protocol::Http2 => Version::Http2,
+            None => Version::Http1,
+        }
     }
 
     /// Whether another attempt is allowed, and possible.
@@ -164,8 +168,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         tried.push(endpoint.uid.clone());
         self.record.endpoint =
             Some(Tried { address: endpoint.address, workload: endpoint.workload.clone() });
-        let backend = plan.changes.backend_timeout().map(|limit| Instant::now() + limit);
-        let until = [self.deadline, backend].into_iter().flatten().min();
+        let until = Until::from_now(self.deadline, plan.changes.timeouts());
         let attempted = match plan.version {
             Version::Http1 => self.over_http1(plan, &endpoint, until).await,
             Version::Http2 => self.over_http2(plan, &endpoint, until).await,
@@ -197,7 +200,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         &mut self,
         plan: &Plan<'_>,
         endpoint: &Endpoint<P::Way>,
-        until: Option<Instant>,
+        until: Until,
     ) -> Result<Attempted, Ended> {
         let key = key(endpoint);
         let (engine, arrival) = (self.engine, self.arrival);
@@ -205,7 +208,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let mut connection = match pool.idle(&key) {
             Some(connection) => connection,
             None => {
-                let opening = opened(engine, arrival, plan.bounded(), endpoint, &key, until);
+                let opening = opened(engine, arrival, plan.bounded(), endpoint, &key, until.head);
                 let opened = watch::while_there(&mut self.body, &mut self.respond, opening);
                 match opened.await? {
                     Ok(connection) => connection,
@@ -233,16 +236,17 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         &mut self,
         plan: &Plan<'_>,
         endpoint: &Endpoint<P::Way>,
-        until: Option<Instant>,
+        until: Until,
     ) -> Result<Attempted, Ended> {
         let key = key(endpoint);
         // Others may be opening a connection, and its peer may take no more streams for now.
         let limit = plan.traffic.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
         let by = Instant::now() + limit;
-        let by = until.map_or(by, |until| until.min(by));
+        let by = until.head.map_or(by, |until| until.min(by));
         let (engine, arrival) = (self.engine, self.arrival);
         let ready = timeout_at(by, async {
-            let shared = shared(engine, arrival, plan.bounded(), endpoint, &key, until).await?;
+            let (bounded, until) = (plan.bounded(), until.head);
+            let shared = shared(engine, arrival, bounded, endpoint, &key, until).await?;
             let ready = shared.sender.clone().ready().await;
             Ok((shared, ready))
         });
@@ -301,7 +305,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         endpoint: &Endpoint<P::Way>,
         mut sending: Sending<'_>,
         mut reading: Reading<'_>,
-        until: Option<Instant>,
+        until: Until,
     ) -> Carried {
         let (is_upgrade, counts) =
             (self.framing.upgrade.is_some(), Counts::new(self.record.is_grpc));
@@ -312,7 +316,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let (position, sent) = (&self.engine.position, (&plan.goal, &self.head));
         let denied = watch::denied(position, self.arrival, judged, sent, version, passes);
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
-        let (whole, loads) = (self.body.whole(), self.engine.loads.clone());
+        let (read, loads) = (self.body.kept(), self.engine.loads.clone());
         let (reserved, deadline) = (std::cell::RefCell::new(None), self.deadline);
         let (method, attempts) = (self.head.method().clone(), self.record.attempts);
         let origin = plan.changes.rule.and_then(|rule| {
@@ -326,7 +330,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             let grpc = grpc_status_of(&head.fields);
             let why = Why::Status(head.status.code(), grpc);
             // What is not sent is lost: only if another attempt is sure to follow.
-            if whole.get()
+            if read.is_whole()
                 && may_try_again(retry, why, &method, attempts)
                 && deadline.is_none_or(|at| Instant::now() + longest_pause(retry, attempts) < at)
                 && let Some(held) = loads.retry(&plan.service, &plan.traffic)
@@ -352,7 +356,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             let fields = keeps_response.then(|| head.fields.clone());
             heard.replace((head.status.code(), grpc, fields));
             // There is no other attempt: nothing more is kept for one.
-            whole.set(false);
+            read.give_up();
             Ok(true)
         };
         let (body, respond) = (&mut self.body, &mut self.respond);

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
 use super::attempt::{key, opened, shared};
-use super::room::{self, Bounded};
+use super::room::{self, Bounded, bounded_as};
 use crate::engine::Engine;
 use crate::engine::piece::{Broken, Piece, Sink, Source};
 use crate::engine::position::{
@@ -85,11 +85,10 @@ pub(super) async fn call<P: Position>(
     rules: &P::Rules,
     call: &Call<'_>,
 ) -> Result<Called, CallError> {
-    let Destination::Service { name, .. } = call.destination else {
-        let Destination::Invalid(why) = call.destination else { unreachable!("there are two") };
+    if let Destination::Invalid(why) = call.destination {
         return Err(CallError::Missing(why.clone()));
-    };
-    let (goal, service) = (Goal::Backend(call.destination), Text::from(name.to_string()));
+    }
+    let (goal, service) = (Goal::Backend(call.destination), bounded_as(call.destination));
     let traffic = rules.traffic(&goal).clone();
     let bounded = Bounded { service: &service, limits: &traffic.limits };
     let until = Instant::now() + call.timeout;

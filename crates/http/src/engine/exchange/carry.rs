@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use ambit_model::http::rule::Timeouts;
 use tokio::time::{Instant, sleep_until};
 
 use crate::engine::piece::{Broken, Sink, Source, Stopped, Tally, grpc_status, pump, settle};
@@ -78,11 +79,30 @@ impl Counts {
     }
 }
 
+/// By when an attempt must have come how far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until {
+    /// The head of its response.
+    pub(super) head: Option<Instant>,
+    /// Its end.
+    pub(super) end: Option<Instant>,
+}
+
+impl Until {
+    /// What a route allows an attempt that begins now, of a request with this deadline.
+    pub(super) fn from_now(deadline: Option<Instant>, timeouts: Timeouts) -> Self {
+        let now = Instant::now();
+        let of_attempt = timeouts.backend.map(|limit| now + limit);
+        let of_head = timeouts.response_head.map(|limit| now + limit);
+        let end = [deadline, of_attempt].into_iter().flatten().min();
+        Self { head: [end, of_head].into_iter().flatten().min(), end }
+    }
+}
+
 /// What holds for one exchange.
 #[derive(Debug)]
 pub(super) struct Terms {
-    /// By when it must have ended.
-    pub(super) until: Option<Instant>,
+    pub(super) until: Until,
     /// How long nothing may move.
     pub(super) idle: Duration,
     /// Whether the client wants to switch to another protocol.
@@ -123,7 +143,7 @@ pub(super) async fn carry<B: Source, R: Respond>(
                     Err(broken) => return Carried::Broken(broken),
                 },
                 broken = &mut upload => return client_broke(broken),
-                () = wait_until(terms.until) => return late(is_uploaded.get()),
+                () = wait_until(terms.until.head) => return late(is_uploaded.get()),
                 broken = &mut silent => {
                     return Carried::Silent { broken, is_uploaded: is_uploaded.get() };
                 }
@@ -224,7 +244,7 @@ async fn both(
                 Broken::Closed if is_uploaded.get() => is_there = false,
                 broken => return client_broke(broken),
             },
-            () = wait_until(terms.until) => return late(is_uploaded.get()),
+            () = wait_until(terms.until.end) => return late(is_uploaded.get()),
             broken = &mut silent => {
                 return Carried::Silent { broken, is_uploaded: is_uploaded.get() };
             }

@@ -30,6 +30,7 @@ use crate::engine::answer::Answer;
 use crate::engine::piece::{Broken, Source};
 use crate::engine::position::{Goal, Position, Rules, Trial, Version};
 use crate::engine::record::{Checked, CheckedAs, Flags};
+use crate::engine::replay::Ahead;
 use crate::engine::respond::Respond;
 use crate::engine::{Engine, cors, heads};
 use crate::fields::{FieldLimits, Fields, known::Known};
@@ -176,26 +177,24 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             return Ok(Shown { check, bytes: Bytes::new(), is_partial: false });
         }
         let most = usize::try_from(check.max_bytes).unwrap_or(usize::MAX);
-        let most_of = |size: u64| usize::try_from(size).unwrap_or(usize::MAX).min(most);
         if !check.allow_partial && size.is_some_and(|size| size > u64::from(check.max_bytes)) {
             return Err(too_large(check));
         }
-        self.consulted.held = None;
-        let Some(held) = self.engine.held.take(size.map_or(most, most_of)) else {
-            let details = "no room is left for bodies that authorization services are shown";
-            let answer = Answer::new(503, Flags::Overflow, "overflow", details.to_owned());
-            return Err(answer.into());
-        };
-        self.consulted.held = Some(held);
         self.invite_body().await?;
-        let reading = timeout(BODY_TIMEOUT, self.body.read_ahead(most));
+        let room = &self.engine.held;
+        let reading = timeout(BODY_TIMEOUT, self.body.read_ahead(most, room));
         let read = tokio::select! {
             biased;
             read = reading => read,
             () = self.respond.gone() => return Err(client_gone(&Broken::Closed)),
         };
         let is_whole = match read {
-            Ok(Ok(is_whole)) => is_whole,
+            Ok(Ok(Ahead::NoRoom)) => {
+                let details = "no room is left for bodies that authorization services are shown";
+                let answer = Answer::new(503, Flags::Overflow, "overflow", details.to_owned());
+                return Err(answer.into());
+            }
+            Ok(Ok(ahead)) => ahead == Ahead::Whole,
             Ok(Err(Broken::Refused(refused))) => return Err(malformed(refused)),
             Ok(Err(broken)) => return Err(client_gone(&broken)),
             Err(_) => {
@@ -223,7 +222,9 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             fields: Fields::new(FieldLimits::default()),
         };
         self.respond.inform(&head);
-        self.respond.flush().await.map_err(|broken| client_gone(&broken))
+        let limit = self.engine.settings.stream_idle_timeout;
+        let invited = timeout(limit, self.respond.flush()).await;
+        invited.unwrap_or(Err(Broken::Silent(limit))).map_err(|broken| client_gone(&broken))
     }
 
     /// Asks the services of policies on trial. The request does not wait, and what they answer is
@@ -294,7 +295,7 @@ async fn ask<P: Position>(
     let called = call::call(engine, judged.arrival, rules, &call).await?;
     Ok(match &check.call {
         Call::Grpc => answer::grpc(&called)?,
-        Call::Http(it) => answer::http(it, &called)?,
+        Call::Http(it) => answer::http(it, &judged.head.fields, &called)?,
     })
 }
 

@@ -7,7 +7,6 @@ use ambit_model::http::authorize::Custom;
 use ambit_model::http::authorizer::Authorizer;
 use ambit_wire::ext_authz::FieldChange;
 
-use crate::engine::held::Held;
 use crate::engine::position::Rules;
 
 /// What services have said.
@@ -17,8 +16,6 @@ pub(super) struct Consulted {
     passed: Vec<(Text, Arc<Authorizer>)>,
     /// What they set in the response.
     pub(super) response: Vec<FieldChange>,
-    /// The room that its body takes for them.
-    pub(super) held: Option<Held>,
 }
 
 impl Consulted {

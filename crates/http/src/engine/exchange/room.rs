@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ambit_model::Text;
+use ambit_model::http::rule::Destination;
 use ambit_model::http::traffic::Limits;
 use tokio::time::{Instant, timeout_at};
 
@@ -19,6 +20,18 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Bounded<'p> {
     pub(super) service: &'p Text,
     pub(super) limits: &'p Limits,
+}
+
+/// What limits and ejections are counted for, as they are written: a port of a service, or of a
+/// subset of its endpoints (Envoy's clusters).
+pub(super) fn bounded_as(destination: &Destination) -> Text {
+    match destination {
+        Destination::Service { name, port, subset: None } => format!("{name}:{port}").into(),
+        Destination::Service { name, port, subset: Some(subset) } => {
+            format!("{name}:{port}/{subset}").into()
+        }
+        Destination::Invalid(why) => why.clone(),
+    }
 }
 
 /// What a request that waited for a connection gets.

@@ -89,7 +89,8 @@ pub(super) async fn serve<P: Position>(
         let request = Request { head, framing, protocol };
         // On the heap for as long as it lasts: an idle connection is small.
         Box::pin(exchange::exchange(engine, &arrival, request, arriving, responder)).await;
-        if outbox.flush().await.is_err() || is_aborted {
+        let limit = if is_aborted { LEFT_TIME_MAX } else { settings.stream_idle_timeout };
+        if !matches!(timeout(limit, outbox.flush()).await, Ok(Ok(()))) || is_aborted {
             // An end in good order would make half a response a whole one.
             return;
         }

@@ -238,8 +238,8 @@ async fn one<P: Position>(
             let details = format!("{refused} ({})", refused.section());
             let answer = Answer::new(refused.status(), Flags::Malformed, "malformed", details);
             let mut record = Record::new(Spoken::Http2);
-            let says_why = engine.settings.says_why;
-            exchange::give(&mut respond, &answer, false, says_why, &mut record, None).await;
+            let settings = &engine.settings;
+            exchange::give(&mut respond, &answer, false, settings, &mut record, None).await;
             return engine.position.record(arrival, &record);
         }
     };

@@ -88,6 +88,16 @@ impl Shared {
     }
 }
 
+/// How HTTP/2 is begun with an endpoint. `head_bytes` bounds the heads that it sends.
+pub(crate) fn builder(head_bytes: u32) -> h2::client::Builder {
+    let mut builder = h2::client::Builder::new();
+    builder.enable_push(false).initial_window_size(WINDOW_BYTES);
+    builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    builder.max_header_list_size(head_bytes).data_frame_budget(SMALL_FRAMES_BYTES);
+    builder.max_send_buffer_size(SEND_BUFFER_BYTES);
+    builder
+}
+
 #[derive(Default)]
 struct State {
     idle: FxHashMap<Key, VecDeque<Idle>>,
@@ -99,6 +109,8 @@ struct State {
 /// The connections of one thread.
 pub(crate) struct Pool {
     state: RefCell<State>,
+    /// Nothing is kept any more.
+    is_closed: Cell<bool>,
     idle_timeout: Duration,
     head_bytes: u32,
     guard: Guard,
@@ -107,7 +119,16 @@ pub(crate) struct Pool {
 impl Pool {
     /// `head_bytes` bounds heads of HTTP/2 that endpoints send; the library would take 16 MiB.
     pub(crate) fn new(idle_timeout: Duration, head_bytes: u32, guard: Guard) -> Self {
-        Self { state: RefCell::default(), idle_timeout, head_bytes, guard }
+        let (state, is_closed) = (RefCell::default(), Cell::new(false));
+        Self { state, is_closed, idle_timeout, head_bytes, guard }
+    }
+
+    /// Keeps nothing for a next request from here on. What is in use ends with its requests.
+    pub(crate) fn close(&self) {
+        self.is_closed.set(true);
+        // What is dropped may come back to the pool, which must not be borrowed then.
+        let kept = std::mem::take(&mut *self.state.borrow_mut());
+        drop(kept);
     }
 
     /// An idle connection of HTTP/1.1 that its server has not closed.
@@ -127,7 +148,8 @@ impl Pool {
 
     /// Keeps a connection for the next request, unless it has carried as many as it may.
     pub(crate) fn keep(&self, key: &Key, mut connection: h1::Connection, limits: &Limits) {
-        if limits.requests_per_connection.is_some_and(|most| connection.carried >= most) {
+        let is_worn = limits.requests_per_connection.is_some_and(|most| connection.carried >= most);
+        if is_worn || self.is_closed.get() {
             return;
         }
         connection.is_used = true;
@@ -206,13 +228,9 @@ impl Pool {
         place: UnderWay,
         limits: &Limits,
     ) -> Result<Shared, Broken> {
-        let mut builder = h2::client::Builder::new();
-        builder.enable_push(false).initial_window_size(WINDOW_BYTES);
-        builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        builder.max_header_list_size(self.head_bytes).data_frame_budget(SMALL_FRAMES_BYTES);
-        builder.max_send_buffer_size(SEND_BUFFER_BYTES);
         let (stream, driver) = cork(stream);
-        let (sender, mut connection) = builder.handshake::<_, Bytes>(stream).await?;
+        let opening = builder(self.head_bytes).handshake::<_, Bytes>(stream);
+        let (sender, mut connection) = opening.await?;
         driver.start();
         let shared = {
             let mut state = self.state.borrow_mut();
@@ -229,7 +247,9 @@ impl Pool {
                 most: limits.requests_per_connection,
                 service: place.service().clone(),
             };
-            state.shared.entry(key.clone()).or_default().push(shared.clone());
+            if !self.is_closed.get() {
+                state.shared.entry(key.clone()).or_default().push(shared.clone());
+            }
             shared
         };
         let (pool, key, number) = (Rc::downgrade(self), key.clone(), shared.number);

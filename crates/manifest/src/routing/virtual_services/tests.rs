@@ -252,7 +252,8 @@ fn limits_faults_retries_and_mirrors_are_kept() {
         "headers": {"response": {"add": {"X-A": "1"}, "remove": ["X-B"]}},
     }));
     let seconds = |it| Some(Duration::from_secs(it));
-    assert_eq!(rule.timeouts, Timeouts { request: seconds(3), backend: seconds(1) });
+    let timeouts = Timeouts { request: seconds(3), backend: None, response_head: seconds(1) };
+    assert_eq!(rule.timeouts, timeouts);
     let retry = rule.retry.expect("a retry");
     assert!(retry.is_for_all_methods && retry.attempts == 3);
     assert!(retry.on.contains(&RetryOn::ServerError) && retry.on.contains(&RetryOn::Status(429)));

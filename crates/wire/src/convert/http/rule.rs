@@ -30,6 +30,11 @@ pub(super) fn rule(message: proto::Rule) -> Result<Rule, ConvertError> {
         timeouts: Timeouts {
             request: optional("request_timeout", message.request_timeout, duration)?,
             backend: optional("backend_timeout", message.backend_timeout, duration)?,
+            response_head: optional(
+                "response_head_timeout",
+                message.response_head_timeout,
+                duration,
+            )?,
         },
         retry: optional("retry", message.retry, retry)?,
         session: optional("session", message.session, session)?,
@@ -49,6 +54,7 @@ pub(super) fn rule_message(rule: &Rule) -> proto::Rule {
         abort: rule.faults.abort.map(abort_message),
         request_timeout: rule.timeouts.request.map(duration_message),
         backend_timeout: rule.timeouts.backend.map(duration_message),
+        response_head_timeout: rule.timeouts.response_head.map(duration_message),
         retry: rule.retry.as_ref().map(retry_message),
         session: rule.session.as_ref().map(session_message),
     }

@@ -238,8 +238,9 @@ fn session() -> impl Strategy<Value = Session> {
 fn rule() -> impl Strategy<Value = Rule> {
     let mirror = (destination(), fraction())
         .prop_map(|(destination, fraction)| Mirror { destination, fraction });
-    let timeouts = (option::of(duration()), option::of(duration()))
-        .prop_map(|(request, backend)| Timeouts { request, backend });
+    let timeout = || option::of(duration());
+    let timeouts = (timeout(), timeout(), timeout())
+        .prop_map(|(request, backend, response_head)| Timeouts { request, backend, response_head });
     (
         (origin(), vec(one_match(), 0..3), action(), headers(), headers()),
         (vec(mirror, 0..2), option::of(cors()), faults(), timeouts),

@@ -5,7 +5,7 @@ use ambit_model::policy::TextMatch;
 use ambit_wire::ext_authz::{self, Allowed, AnswerError, Change, Denied, FieldChange, Verdict};
 use bytes::Bytes;
 
-use super::question::is_any;
+use super::question::{AUTHORIZATION, is_any};
 use crate::engine::exchange::call::Called;
 use crate::engine::exchange::changes::is_framing;
 use crate::engine::exchange::grpc;
@@ -39,7 +39,8 @@ pub(super) fn grpc(called: &Called) -> Result<Verdict, Unclear> {
 }
 
 /// Reads an answer over HTTP: 200 allows, an error of the server's says nothing, the rest denies.
-pub(super) fn http(call: &HttpCall, called: &Called) -> Result<Verdict, Unclear> {
+/// `asked` are the fields of the request.
+pub(super) fn http(call: &HttpCall, asked: &Fields, called: &Called) -> Result<Verdict, Unclear> {
     let fields = &called.head.fields;
     match called.head.status.code() {
         200 => {
@@ -57,7 +58,7 @@ pub(super) fn http(call: &HttpCall, called: &Called) -> Result<Verdict, Unclear>
                 it.how = Change::Append;
             }
             Ok(Verdict::Allowed(Allowed {
-                remove: remove.filter(|name| !name.is_empty()).collect(),
+                remove: remove.filter(|name| !name.is_empty()).chain(unseen(call, asked)).collect(),
                 request: changes(fields, is_upstream),
                 response,
                 ..Allowed::default()
@@ -77,6 +78,20 @@ pub(super) fn http(call: &HttpCall, called: &Called) -> Result<Verdict, Unclear>
             }))
         }
     }
+}
+
+/// Fields of a request in which its endpoint reads the service's word, but which the service was
+/// not sent: a client's own must not pass for it where the service says nothing. A pattern for all
+/// fields means none in particular.
+fn unseen(call: &HttpCall, asked: &Fields) -> Vec<String> {
+    let particular = call.to_upstream_on_allow.iter().filter(|it| !it.matches(""));
+    let particular: Vec<&TextMatch> =
+        particular.filter(|it| !matches!(it, TextMatch::Presence)).collect();
+    let names = asked.iter().map(|it| String::from_utf8_lossy(it.name).to_ascii_lowercase());
+    names
+        .filter(|name| particular.iter().any(|it| it.matches(name)))
+        .filter(|name| name != AUTHORIZATION && !is_any(&call.include, name))
+        .collect()
 }
 
 /// The fields that are chosen: the first of a name replaces, the others stand beside it.

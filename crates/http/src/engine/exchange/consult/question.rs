@@ -21,7 +21,7 @@ use crate::refused::Refused;
 /// Says whether a body was cut.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 /// The field that HTTP always gets besides the head's own parts, as in Envoy.
-const AUTHORIZATION: &str = "authorization";
+pub(super) const AUTHORIZATION: &str = "authorization";
 
 /// What is judged.
 pub(super) struct Judged<'a> {
