@@ -30,7 +30,7 @@ fn remote_addresses(object: &Object, policy: &AuthorizationPolicy, warnings: &mu
         let when =
             when.filter(|(_, it)| it.key == "remote.ip").map(|(at, _)| format!("when[{at}]"));
         for at in from.chain(when) {
-            warnings.push(object.finding(&format!("spec.rules[{index}].{at}"), what, remedy));
+            warnings.push(object.finding(format!("spec.rules[{index}].{at}"), what, remedy));
         }
     }
 }
