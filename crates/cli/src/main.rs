@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Command::Node(args) => role(async { Ok(ambit_node::run(*args).await?) }),
         Command::Proxy(args) => ambit_proxy::run(*args).map(|()| ExitCode::SUCCESS),
         Command::Waypoint(args) if args.command.is_none() => match args.role {
-            Some(role) => ambit_waypoint::run(role, &args.telemetry).map(|()| ExitCode::SUCCESS),
+            Some(role) => ambit_waypoint::run(role, &args.further).map(|()| ExitCode::SUCCESS),
             None => Err(anyhow::anyhow!("name what to do, such as `ambit waypoint list`")),
         },
         command => commands::run(command),

@@ -43,6 +43,18 @@ const CLIENT_BYTES: usize = 64 << 20;
 /// Threads that bring no more speed.
 const MAX_THREADS: usize = 64;
 
+/// Further flags of `ambit waypoint`.
+// Not within `Args`: clap calls an optional group absent if it has another group inside.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FurtherArgs {
+    /// Logs and traces
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
+    /// Bounds of requests and of the whole pod
+    #[command(flatten)]
+    pub limits: limits::LimitsArgs,
+}
+
 /// Flags of `ambit waypoint`, which stands in istio-proxy's place.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -188,9 +200,6 @@ pub struct Args {
         value_name = "DURATION",
     )]
     pub half_close_timeout: Duration,
-    /// Bounds of requests and of the whole pod
-    #[command(flatten)]
-    pub limits: limits::LimitsArgs,
     /// Leave out x-ambit-reason, which says why the waypoint itself has answered
     #[arg(long, env = "AMBIT_HIDE_REASON")]
     pub hide_reason: bool,
@@ -255,7 +264,7 @@ pub(crate) struct Config {
 
 impl Config {
     /// Validates what was written.
-    pub(crate) fn new(args: &Args, telemetry: &TelemetryArgs) -> Result<Self, ConfigError> {
+    pub(crate) fn new(args: &Args, further: &FurtherArgs) -> Result<Self, ConfigError> {
         for (name, value) in [
             ("--pod-name", &args.pod_name),
             ("--pod-namespace", &args.pod_namespace),
@@ -287,10 +296,10 @@ impl Config {
             hbone: args.hbone_address,
             metrics: args.metrics_address,
             readiness: args.readiness_address,
-            engine: engine(args)?,
-            max_client_connections: args.limits.client_connections(),
+            engine: further.limits.apply(engine(args))?,
+            max_client_connections: further.limits.client_connections(),
             drain: args.drain,
-            reports: telemetry.defaults()?,
+            reports: further.telemetry.defaults()?,
             variables: variables(),
             node: args.node_name.clone(),
             gateway: args.gateway_name.clone(),
@@ -401,8 +410,8 @@ impl Config {
     }
 }
 
-fn engine(args: &Args) -> Result<engine::Settings, ConfigError> {
-    let settings = engine::Settings {
+fn engine(args: &Args) -> engine::Settings {
+    engine::Settings {
         normalisation: match args.path_normalization {
             PathNormalization::None => Normalisation::None,
             PathNormalization::Base => Normalisation::Base,
@@ -417,8 +426,7 @@ fn engine(args: &Args) -> Result<engine::Settings, ConfigError> {
         max_connection_age: Some(args.max_connection_age).filter(|age| !age.is_zero()),
         says_why: !args.hide_reason,
         ..engine::Settings::default()
-    };
-    args.limits.apply(settings)
+    }
 }
 
 fn control_plane(

@@ -72,7 +72,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-pub use config::{Args, TelemetryArgs};
+pub use config::{Args, FurtherArgs};
 
 use config::Config;
 use exporter::Exporter;
@@ -80,10 +80,10 @@ use exports::Queue;
 use shared::Shared;
 
 /// Runs the waypoint until it is told to end.
-pub fn run(args: Args, telemetry: &TelemetryArgs) -> anyhow::Result<()> {
+pub fn run(args: Args, further: &FurtherArgs) -> anyhow::Result<()> {
     // Some of the settings follow from it.
     ambit_net::sys::process::raise_open_files_limit().context("raise the limit of open files")?;
-    let config = Config::new(&args, telemetry)?;
+    let config = Config::new(&args, further)?;
     let levels = Levels::start(&args.log_level, args.log_format).context("start logging")?;
     // Keys are in memory: no other process of this user may look at it.
     ambit_net::sys::process::set_not_dumpable().context("protect the memory")?;

@@ -15,10 +15,9 @@ pub(crate) struct WaypointArgs {
     /// The waypoint itself, where there is no command.
     #[command(flatten)]
     pub(crate) role: Option<ambit_waypoint::Args>,
-    /// What the waypoint itself reports.
-    // Not within `role`: clap calls an optional group absent if it has another group inside.
+    /// What the waypoint itself reports, and its bounds.
     #[command(flatten)]
-    pub(crate) telemetry: ambit_waypoint::TelemetryArgs,
+    pub(crate) further: ambit_waypoint::FurtherArgs,
 }
 
 /// What becomes of waypoints.

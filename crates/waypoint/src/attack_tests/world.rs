@@ -38,7 +38,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::config::{Args, Config, TelemetryArgs};
+use crate::config::{Args, Config, FurtherArgs};
 use crate::exports::Queue;
 use crate::shared::Shared;
 use crate::worker;
@@ -69,7 +69,7 @@ struct Cli {
     #[command(flatten)]
     args: Args,
     #[command(flatten)]
-    telemetry: TelemetryArgs,
+    further: FurtherArgs,
 }
 
 #[derive(Clone)]
@@ -355,7 +355,7 @@ fn config(flags: &[&str]) -> Config {
         "--overload-lag=0",
     ];
     let cli = Cli::parse_from(own.iter().chain(flags));
-    Config::new(&cli.args, &cli.telemetry).unwrap()
+    Config::new(&cli.args, &cli.further).unwrap()
 }
 
 fn identity(account: &str) -> Identity {
