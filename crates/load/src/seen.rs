@@ -27,7 +27,7 @@ const VALUES_MAX: usize = 100_000;
 /// What to ask for, and what to look at.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SeenArgs {
-    /// What is asked for, as http://HOST[:PORT]/PATH.
+    /// What is asked for, as `http://HOST[:PORT]/PATH`.
     pub url: String,
     /// The field of the answers whose values are of interest.
     #[arg(long)]
