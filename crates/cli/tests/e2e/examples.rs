@@ -13,21 +13,21 @@ fn example(names: &[&str]) -> Manifests {
 }
 
 /// What is applied to an application after it is up, and what must have been applied before.
-const STEPS: [(&str, &[&str], &[&str]); 3] = [
+const STEPS: [(&str, &[&str], &[&str]); 4] = [
     ("tiered-app", &[], &["mesh-on.yaml", "policies.yaml", "strict.yaml", "deny.yaml"]),
     ("bookinfo", &[], &["old.yaml", "mesh-on.yaml", "policies.yaml"]),
+    ("bookinfo", &["waypoint.yaml"], &["waypoint.yaml", "canary.yaml"]),
     (
         "bookinfo",
-        &["waypoint.yaml"],
+        &["waypoint.yaml", "canary.yaml"],
         &[
-            "waypoint.yaml",
-            "canary.yaml",
             "by-user.yaml",
             "mirror.yaml",
             "fault.yaml",
             "retries.yaml",
             "breaker.yaml",
             "admin.yaml",
+            "rate-limit.yaml",
         ],
     ),
 ];
