@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::requests;
 
 /// The sample server answers with the status that a request's query asks for: as an authorization
 /// service it allows what asks for 200, or for nothing.
@@ -42,11 +43,7 @@ spec:
 #[test]
 fn a_custom_policy_asks_a_service_that_allows_and_denies() {
     let machine = Machine::up("authorization", Mesh::On, &[]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        get(&machine, "/").starts_with("HTTP/1.1 200")
-    });
+    machine.put_behind_waypoint(|| get(&machine, "/").starts_with("HTTP/1.1 200"));
     // Without its provider the policy denies, which `apply` says.
     let said = machine.apply(CUSTOM);
     assert!(said.contains("the mesh configuration has no provider `sample`"), "{said}");
@@ -84,11 +81,7 @@ fn a_custom_policy_asks_a_service_that_allows_and_denies() {
 }
 
 fn get(machine: &Machine, target: &str) -> String {
-    let request =
-        format!("GET {target} HTTP/1.1\\r\\nHost: web.app\\r\\nConnection: close\\r\\n\\r\\n");
-    let script =
-        format!("exec 3<>/dev/tcp/web.app/80 && printf '{request}' >&3 && timeout 5 cat <&3");
-    machine.bash("client/load", &script)
+    requests::get(machine, "GET", target)
 }
 
 fn explained(machine: &Machine, path: &str) -> Value {

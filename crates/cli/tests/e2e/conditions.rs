@@ -21,11 +21,7 @@ spec:
 #[test]
 fn a_condition_is_judged_beside_the_rules() {
     let machine = Machine::up("conditions", Mesh::On, &[]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        send(&machine, "POST", &[]).starts_with("HTTP/1.1 200")
-    });
+    machine.put_behind_waypoint(|| send(&machine, "POST", &[]).starts_with("HTTP/1.1 200"));
     machine.apply(OWN_TEAM);
     machine.wait("the policy holds", SETTLE_TIMEOUT, || {
         send(&machine, "POST", &[]).starts_with("HTTP/1.1 403")

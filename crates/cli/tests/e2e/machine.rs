@@ -180,6 +180,13 @@ impl Machine {
         }
     }
 
+    /// The namespace of the servers uses a waypoint from now on, which what `is_there` asks passes.
+    pub(crate) fn put_behind_waypoint(&self, is_there: impl FnMut() -> bool) {
+        let words = "waypoint apply -n app --enroll-namespace --wait";
+        self.run(&words.split(' ').collect::<Vec<_>>());
+        self.wait("what is asked passes the waypoint", SETTLE_TIMEOUT, is_there);
+    }
+
     /// Waits until the labelled pods are captured and every proxy may offer them HBONE.
     pub(crate) fn wait_until_meshed(&self) {
         self.wait("all pods are captured", SETTLE_TIMEOUT, || self.has_protocol("HBONE"));

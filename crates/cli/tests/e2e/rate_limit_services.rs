@@ -46,11 +46,7 @@ type Counts = Arc<Mutex<BTreeMap<String, u32>>>;
 #[test]
 fn a_service_counts_requests_and_nobody_passes_without_it() {
     let machine = Machine::up("counted", Mesh::On, &[]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        ask(&machine, "/", "").starts_with("HTTP/1.1 200")
-    });
+    machine.put_behind_waypoint(|| ask(&machine, "/", "").starts_with("HTTP/1.1 200"));
     machine.apply(COUNTED);
     let mut refused = String::new();
     machine.wait("nobody counts, so it is refused", SETTLE_TIMEOUT, || {

@@ -52,11 +52,7 @@ const BOB: &str = include_str!("../../../../examples/bookinfo-steps/bob.jwt");
 #[test]
 fn requests_beyond_a_limit_are_refused() {
     let machine = Machine::up("rate-limits", Mesh::On, &[]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        ask(&machine, "/", "").starts_with("HTTP/1.1 200")
-    });
+    machine.put_behind_waypoint(|| ask(&machine, "/", "").starts_with("HTTP/1.1 200"));
     machine.apply(LIMITS);
     machine.wait("the limits hold", SETTLE_TIMEOUT, || {
         ask(&machine, "/", "x-user: first").contains("x-ratelimit-limit: 3, 3;w=3600")

@@ -63,11 +63,7 @@ fn requests_are_routed_and_judged_between_ztunnels() {
 
 /// The namespace of the servers uses a waypoint from now on.
 fn enrolled(machine: &Machine) {
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        get(machine, "GET", "/").starts_with("HTTP/1.1 200")
-    });
+    machine.put_behind_waypoint(|| get(machine, "GET", "/").starts_with("HTTP/1.1 200"));
 }
 
 /// What a client in the mesh is answered.

@@ -112,11 +112,7 @@ spec:
 fn connections_are_routed_and_judged() {
     let machine = Machine::up("bytes", Mesh::On, &[]);
     machine.apply(SERVERS);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("connections pass the waypoint", SETTLE_TIMEOUT, || {
-        said(&machine, "split.app", 7000, &[]).contains("version-")
-    });
+    machine.put_behind_waypoint(|| said(&machine, "split.app", 7000, &[]).contains("version-"));
     by_weight(&machine);
     by_name(&machine);
     by_virtual_service(&machine);

@@ -1,6 +1,7 @@
 //! Telemetry on one machine: who is told of requests changes with an object, and back without it.
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, sum};
+use crate::requests;
 
 /// The sample server takes any message as a collector would: it answers with 200 and no bytes.
 const PROVIDERS: &str = "\
@@ -48,11 +49,7 @@ const SPANS: &str = "ambit_telemetry_exported_total";
 #[test]
 fn a_telemetry_says_who_is_told_until_it_is_gone() {
     let machine = Machine::up("telemetry", Mesh::On, &[]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        get(&machine, "/").starts_with("HTTP/1.1 200")
-    });
+    machine.put_behind_waypoint(|| get(&machine, "/").starts_with("HTTP/1.1 200"));
     assert!(!get(&machine, "/before").contains("traceparent"), "nothing is traced by itself");
 
     // Without its providers it is told nothing, and `apply` says so.
@@ -85,11 +82,7 @@ fn a_telemetry_says_who_is_told_until_it_is_gone() {
 
 /// What the server was sent, which it answers with.
 fn get(machine: &Machine, target: &str) -> String {
-    let request =
-        format!("GET {target} HTTP/1.1\\r\\nHost: web.app\\r\\nConnection: close\\r\\n\\r\\n");
-    let script =
-        format!("exec 3<>/dev/tcp/web.app/80 && printf '{request}' >&3 && timeout 5 cat <&3");
-    machine.bash("client/load", &script)
+    requests::get(machine, "GET", target)
 }
 
 /// The trace of the `traceparent` that the server was sent.

@@ -95,11 +95,7 @@ spec:
 #[test]
 fn keys_of_an_issuer_in_the_mesh_are_fetched_and_follow_its_rotation() {
     let machine = Machine::up("tokens", Mesh::On, &["--control-flag=--jwks-refresh=1s"]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || {
-        ask(&machine, None).starts_with("HTTP/1.1 200")
-    });
+    machine.put_behind_waypoint(|| ask(&machine, None).starts_with("HTTP/1.1 200"));
     machine.apply(LOGIN);
     // Nobody has the keys: nothing is let in by a token, and status says why.
     machine.wait("tokens are refused without keys", SETTLE_TIMEOUT, || {

@@ -29,10 +29,8 @@ spec:
 #[test]
 fn requests_are_limited_and_endpoints_checked() {
     let machine = Machine::up("traffic-policies", Mesh::On, &[]);
-    let words = "waypoint apply -n app --enroll-namespace --wait";
-    machine.run(&words.split(' ').collect::<Vec<_>>());
     let passes = |field: &str| ask(&machine, "/", field).starts_with("HTTP/1.1 200");
-    machine.wait("requests pass the waypoint", SETTLE_TIMEOUT, || passes(""));
+    machine.put_behind_waypoint(|| passes(""));
     machine.apply(LIMITS);
     let long = format!("x-long: {}", "a".repeat(3000));
     machine.wait("long heads are refused", SETTLE_TIMEOUT, || {

@@ -16,14 +16,14 @@ use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::TextMatch;
 use ambit_wire::proto::envoy::service::auth::v3 as proto;
 use ambit_wire::proto::google::rpc::Status;
-use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, Response};
+use bytes::Bytes;
 use prost::Message;
 use proto::check_response::HttpResponse::{DeniedResponse, OkResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::spawn_local;
 
 use crate::authentication::{ANN, rule as issuer};
+use crate::grpc;
 use crate::world::{Bed, run};
 
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -115,26 +115,12 @@ async fn serve(stream: DuplexStream, service: Service) {
         let service = service.clone();
         spawn_local(async move {
             assert_eq!(request.uri().path(), "/envoy.service.auth.v3.Authorization/Check");
-            let mut body = request.into_body();
-            let mut all = Vec::new();
-            while let Some(Ok(data)) = body.data().await {
-                body.flow_control().release_capacity(data.len()).unwrap();
-                all.extend(data);
-            }
-            let question = proto::CheckRequest::decode(&all[5..]).unwrap();
+            let all = grpc::question(request.into_body()).await;
+            let question = proto::CheckRequest::decode(&*all).unwrap();
             let http = question.attributes.unwrap().request.unwrap().http.unwrap();
             service.asked.borrow_mut().push(http);
             let message = service.answer.borrow().clone();
-            let head = Response::builder().header("content-type", "application/grpc");
-            let mut send = respond.send_response(head.body(()).unwrap(), false).unwrap();
-            let mut frame = BytesMut::new();
-            frame.put_u8(0);
-            frame.put_u32(u32::try_from(message.len()).unwrap());
-            frame.put_slice(&message);
-            send.send_data(frame.freeze(), false).unwrap();
-            let mut trailers = HeaderMap::new();
-            trailers.insert("grpc-status", "0".parse().unwrap());
-            send.send_trailers(trailers).unwrap();
+            grpc::answer(&mut respond, &message);
         });
     }
 }

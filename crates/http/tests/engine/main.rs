@@ -5,6 +5,7 @@
 mod authentication;
 mod authorizers;
 mod failures;
+mod grpc;
 mod http1;
 mod http2;
 mod leaving;

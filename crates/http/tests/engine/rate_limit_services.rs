@@ -10,8 +10,6 @@ use ambit_model::http::rate_limit::bucket::{Quota, Unit};
 use ambit_model::http::rate_limit::{Attribute, Cost, Counter, GlobalCounter, RateLimit};
 use ambit_model::names::ServiceName;
 use ambit_wire::proto::envoy::service::ratelimit::v3 as proto;
-use bytes::{BufMut, BytesMut};
-use http::{HeaderMap, Response};
 use prost::Message;
 use proto::RateLimitResponse;
 use proto::rate_limit_response::rate_limit::Unit as WireUnit;
@@ -19,6 +17,7 @@ use proto::rate_limit_response::{Code, DescriptorStatus, HeaderValue, RateLimit 
 use tokio::io::DuplexStream;
 use tokio::task::spawn_local;
 
+use crate::grpc;
 use crate::rate_limits::{hold, limit, statuses};
 use crate::world::{Bed, run};
 
@@ -81,22 +80,9 @@ async fn serve(stream: DuplexStream, message: Vec<u8>, asked: Asked) {
         spawn_local(async move {
             let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
             assert_eq!(request.uri().path(), path);
-            let (mut body, mut all) = (request.into_body(), Vec::new());
-            while let Some(Ok(data)) = body.data().await {
-                body.flow_control().release_capacity(data.len()).unwrap();
-                all.extend(data);
-            }
-            asked.borrow_mut().push(proto::RateLimitRequest::decode(&all[5..]).unwrap());
-            let head = Response::builder().header("content-type", "application/grpc");
-            let mut send = respond.send_response(head.body(()).unwrap(), false).unwrap();
-            let mut frame = BytesMut::new();
-            frame.put_u8(0);
-            frame.put_u32(u32::try_from(message.len()).unwrap());
-            frame.put_slice(&message);
-            send.send_data(frame.freeze(), false).unwrap();
-            let mut trailers = HeaderMap::new();
-            trailers.insert("grpc-status", "0".parse().unwrap());
-            send.send_trailers(trailers).unwrap();
+            let all = grpc::question(request.into_body()).await;
+            asked.borrow_mut().push(proto::RateLimitRequest::decode(&*all).unwrap());
+            grpc::answer(&mut respond, &message);
         });
     }
 }
