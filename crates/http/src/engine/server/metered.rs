@@ -2,7 +2,7 @@
 //! does too much.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -103,6 +103,27 @@ impl AsyncWrite for Metered {
         let wrote = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
         self.watch.0.meter.borrow_mut().sent(&buf[..wrote]);
         Poll::Ready(Ok(wrote))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut left = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
+        let wrote = left;
+        let mut meter = self.watch.0.meter.borrow_mut();
+        for buf in bufs {
+            let part = left.min(buf.len());
+            meter.sent(&buf[..part]);
+            left -= part;
+        }
+        drop(meter);
+        Poll::Ready(Ok(wrote))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
