@@ -122,6 +122,7 @@ impl<'a> All<'a> {
             Typed::Service(service) => self.service(object, service, warnings),
             Typed::EndpointSlice(slice) => self.slice(object, slice, warnings),
             Typed::AuthorizationPolicy(policy) => self.policy(object, policy, warnings),
+            Typed::RequestAuthentication(tokens) => self.tokens(object, tokens, warnings),
             Typed::PeerAuthentication(modes) => self.modes(object, modes, warnings),
             Typed::ServiceEntry(entry) => self.service_entry(object, entry, warnings),
             Typed::HttpRoute(route) => {

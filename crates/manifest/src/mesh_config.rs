@@ -21,10 +21,19 @@ use self::service::Wrong;
 use self::telemetry::WrittenLog;
 pub use self::telemetry::{DefaultProviders, Export, MeshLog, TelemetryProvider};
 use crate::remarks::{Remark, Remarks, report};
+use crate::spelling::nearest;
 use crate::{FieldPath, ObjectIssues, ObjectName, document};
 
 /// The key of the ConfigMap that holds it.
 const KEY: &str = "mesh";
+/// The fields that are read.
+const FIELDS: [&str; 5] = [
+    "extensionProviders",
+    "defaultProviders",
+    "accessLogFile",
+    "accessLogFormat",
+    "accessLogEncoding",
+];
 /// Fields of Istio's configuration that Ambit has elsewhere, and where.
 const ELSEWHERE: [(&str, &str); 5] = [
     ("trustDomain", "it is the flag --trust-domain of control"),
@@ -130,7 +139,11 @@ impl Reader {
                 "enableTracing" if value == Value::Bool(false) => {}
                 other => {
                     let elsewhere = ELSEWHERE.iter().find(|(name, _)| *name == other);
-                    let remedy = elsewhere.map_or("remove it, or ignore this", |(_, it)| it);
+                    let remedy = match (elsewhere, nearest(other, FIELDS.into_iter())) {
+                        (Some((_, remedy)), _) => (*remedy).to_owned(),
+                        (None, Some(meant)) => format!("write {meant}, if that is meant"),
+                        (None, None) => "remove it, or ignore this".to_owned(),
+                    };
                     self.remarks.unhonoured(true, &at, "it has no effect", remedy);
                 }
             }

@@ -20,6 +20,7 @@ use ambit_model::names::PolicyName;
 use ambit_model::policy::{
     Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
 };
+use ambit_words::annotations::DRY_RUN;
 use serde::Serialize;
 
 use crate::ObjectName;
@@ -37,9 +38,6 @@ pub use self::authentication::{
 pub(crate) use self::requests::targets as attached_to;
 pub use self::requests::{Target, Unenforceable, attachments, request_policy};
 pub use self::sources::{NamedNamespace, named_namespaces};
-
-/// Annotation that puts a policy on trial.
-const DRY_RUN: &str = "istio.io/dry-run";
 
 /// The type of the condition that says whether waypoints enforce a policy; istiod's for the same.
 pub const WAYPOINT_ACCEPTED: &str = "WaypointAccepted";
@@ -111,8 +109,8 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
     let mut rules: Vec<Rule> =
         spec.rules.iter().flatten().map(|rule| convert_rule(rule, namespace, reading)).collect();
-    if condition::condition(&policy.metadata).is_some() {
-        problems.push("its condition can only be judged by a layer-7 proxy".to_owned());
+    if let Some(problem) = condition_problem(policy) {
+        problems.push(problem);
         if reading == Reading::NeverMatches {
             rules.clear();
         }
@@ -141,6 +139,15 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
             is_of_waypoints: targets(spec).next().is_none() && !selects(spec),
         }),
         condition: verdict(problems, reading),
+    }
+}
+
+/// Why layer 4 cannot judge the policy's condition, if it has one.
+fn condition_problem(policy: &AuthorizationPolicy) -> Option<String> {
+    match condition::condition(&policy.metadata) {
+        Ok(None) => None,
+        Ok(Some(_)) => Some("its condition can only be judged by a layer-7 proxy".to_owned()),
+        Err(issue) => Some(format!("{} is wrong ({})", issue.path.as_str(), issue.what)),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Nothing here changes what a user wrote; callers say which word they suspect.
 
-use ambit_words::labels;
+use ambit_words::{annotations, labels};
 
 /// Label keys that Ambit reads. A key that is almost one of them has no effect, and Kubernetes
 /// takes it without complaint.
@@ -19,19 +19,36 @@ const LABELS: [&str; 11] = [
     labels::CANONICAL_REVISION,
     labels::SERVICE_NAME,
 ];
-/// How many letters of a label's key may be wrong for it to be taken for a slip.
-const LABEL_SLIPS_MAX: usize = 2;
+/// Annotation keys that users write and Ambit reads, but for that of a policy's condition, whose
+/// slips are errors.
+const ANNOTATIONS: [&str; 5] = [
+    annotations::BYPASS_INBOUND_CAPTURE,
+    annotations::USE_WAYPOINT_CANARY_WEIGHT,
+    annotations::GATEWAY_NAME_OVERRIDE,
+    annotations::GATEWAY_SERVICE_ACCOUNT,
+    annotations::DRY_RUN,
+];
+/// How many letters of a key may be wrong for it to be taken for a slip.
+const SLIPS_MAX: usize = 2;
 
 /// The label key that `key` was probably meant to be; `None` for a right key and for any other.
 pub fn meant_label(key: &str) -> Option<&'static str> {
-    if LABELS.contains(&key) {
+    meant(key, &LABELS)
+}
+
+/// The same for the key of an annotation.
+pub(crate) fn meant_annotation(key: &str) -> Option<&'static str> {
+    meant(key, &ANNOTATIONS)
+}
+
+fn meant(key: &str, known: &[&'static str]) -> Option<&'static str> {
+    if known.contains(&key) {
         return None;
     }
-    let is_near = |known: &&str| {
-        known.len().abs_diff(key.len()) <= LABEL_SLIPS_MAX
-            && distance(known, key) <= LABEL_SLIPS_MAX
+    let is_near = |known: &&&str| {
+        known.len().abs_diff(key.len()) <= SLIPS_MAX && distance(known, key) <= SLIPS_MAX
     };
-    LABELS.into_iter().find(is_near)
+    known.iter().find(is_near).copied()
 }
 
 /// The one of `known` that `name` was probably meant to be: at most one letter is wrong, and one
@@ -94,6 +111,13 @@ mod tests {
             ("kubernetes.io/metadata.name", None),
         ] {
             assert_eq!(meant_label(key), expected, "{key}");
+        }
+        for (key, expected) in [
+            ("istio.io/dryrun", Some(annotations::DRY_RUN)),
+            ("istio.io/dry-run", None),
+            ("kubectl.kubernetes.io/last-applied-configuration", None),
+        ] {
+            assert_eq!(meant_annotation(key), expected, "{key}");
         }
     }
 }

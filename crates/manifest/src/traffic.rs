@@ -282,6 +282,10 @@ fn hashed(written: &ConsistentHash, at: &FieldPath, remarks: &mut Remarks) -> Ba
         let what = "attributes of a cookie are not written";
         let is_there = cookie.attributes.is_some();
         remarks.unhonoured(is_there, &at.field("attributes"), what, "remove them");
+        if names::field_name(&cookie.name).is_some() {
+            let what = format!("`{}` is no name of a cookie", cookie.name);
+            remarks.wrong(&at.field("name"), what, "correct the name");
+        }
         keys.push(HashKey::Cookie {
             name: cookie.name.as_str().into(),
             path: cookie.path.as_deref().map(Text::from),
@@ -289,6 +293,10 @@ fn hashed(written: &ConsistentHash, at: &FieldPath, remarks: &mut Remarks) -> Ba
         });
     }
     if let Some(name) = &written.http_query_parameter_name {
+        if name.is_empty() {
+            let at = at.field("httpQueryParameterName");
+            remarks.wrong(&at, "the name is empty", "write the name of a parameter");
+        }
         keys.push(HashKey::Parameter(name.as_str().into()));
     }
     if written.use_source_ip == Some(true) {

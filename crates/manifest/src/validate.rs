@@ -12,6 +12,7 @@ pub(crate) mod pods;
 pub(crate) mod routes;
 pub(crate) mod security;
 
+use ambit_words::annotations::DRY_RUN;
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -21,7 +22,7 @@ use super::mesh_config;
 use super::object::{Kind, Typed};
 use super::policy::condition;
 use super::routing;
-use super::spelling::meant_label;
+use super::spelling::{meant_annotation, meant_label};
 use super::telemetry;
 use super::traffic;
 use super::traffic_policy;
@@ -145,13 +146,17 @@ pub(crate) fn slips<'a>(
 ) {
     for (key, _) in labels {
         if let Some(meant) = meant_label(key) {
-            issues.warn(
-                &at.field(key),
-                "no label of this name is known, so it has no effect",
-                format!("write {meant}, if that is meant"),
-            );
+            slip("label", &at.field(key), meant, issues);
         }
     }
+}
+
+fn slip(what: &str, at: &Path, meant: &str, issues: &mut Issues) {
+    issues.warn(
+        at,
+        format!("no {what} of this name is known, so it has no effect"),
+        format!("write {meant}, if that is meant"),
+    );
 }
 
 fn annotations(metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
@@ -159,6 +164,13 @@ fn annotations(metadata: &ObjectMeta, at: &Path, issues: &mut Issues) {
     for (key, value) in metadata.annotations.iter().flatten() {
         require(issues, &at.field(key), names::qualified_name, &key.to_lowercase());
         size += key.len() + value.len();
+        if let Some(meant) = meant_annotation(key) {
+            slip("annotation", &at.field(key), meant, issues);
+        }
+        if key == DRY_RUN && !matches!(value.as_str(), "true" | "false") {
+            let what = format!("`{value}` is neither `true` nor `false`: it is not on trial");
+            issues.warn(&at.field(key), what, "write \"true\", if that is meant");
+        }
     }
     if size > ANNOTATIONS_SIZE_MAX_BYTES {
         issues.error(

@@ -20,7 +20,8 @@ pub const USE_WAYPOINT_CANARY_WEIGHT: &str = "istio.io/use-waypoint-canary-weigh
 pub const GATEWAY_NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
 /// On a Gateway: the account that its pods run as.
 pub const GATEWAY_SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
-
+/// On an AuthorizationPolicy: `true` puts it on trial.
+pub const DRY_RUN: &str = "istio.io/dry-run";
 /// On an AuthorizationPolicy: a CEL expression that must be true for one of its rules to match.
 pub const CONDITION: &str = "ambit.io/condition";
 

@@ -10,7 +10,9 @@ use ambit_words::labels::{NONE, USE_WAYPOINT};
 use ambit_words::names::{DEFAULT_MESH_NAMESPACE, DEFAULT_TRUST_DOMAIN, MESH_CONFIG_MAP};
 
 use super::{All, Pods, listed, selector, selects};
-use crate::istio::{Action, AuthorizationPolicy, PeerAuthentication, WorkloadSelector};
+use crate::istio::{
+    Action, AuthorizationPolicy, PeerAuthentication, RequestAuthentication, WorkloadSelector,
+};
 use crate::mesh_config::Provider;
 use crate::policy::{Target, Unenforceable};
 use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed, policy};
@@ -48,6 +50,12 @@ impl All<'_> {
         let scope = (namespace != DEFAULT_MESH_NAMESPACE).then_some(namespace);
         self.selects_nothing(object, scope, policy.spec.selector.as_ref(), warnings);
         self.provider(object, policy, warnings);
+        if let Ok(targets) = policy::attachments(policy, DEFAULT_MESH_NAMESPACE)
+            && !targets.is_empty()
+            && self.absent(object, &targets, warnings) == targets.len()
+        {
+            return;
+        }
         if self.is_for_waypoints(policy) {
             if let Err(Unenforceable { field, problem }) = policy::request_policy(policy) {
                 let what = format!("{problem}: all that it is for is denied");
@@ -78,6 +86,47 @@ impl All<'_> {
             ),
             "write it with source and destination.port only, or attach it to a waypoint",
         ));
+    }
+
+    /// Warns about a RequestAuthentication that nobody asks for tokens.
+    pub(super) fn tokens(
+        &self,
+        object: &Object,
+        tokens: &RequestAuthentication,
+        warnings: &mut Vec<Finding>,
+    ) {
+        match policy::authentication_targets(tokens, DEFAULT_MESH_NAMESPACE) {
+            Ok(targets) => {
+                self.absent(object, &targets, warnings);
+            }
+            Err(Unenforceable { field, problem }) => {
+                let what = format!("{problem}: all requests that it is for are refused");
+                warnings.push(object.finding(&field, what, "correct it, or remove it"));
+            }
+        }
+    }
+
+    /// Warns about targets that are not there: nothing holds for what was meant. Returns how many.
+    fn absent(&self, object: &Object, targets: &[Target], warnings: &mut Vec<Finding>) -> usize {
+        let before = warnings.len();
+        for (index, target) in targets.iter().enumerate() {
+            let (kind, name) = match target {
+                Target::Gateway(name) => (Kind::Gateway, name),
+                Target::Service(name) => (Kind::Service, name),
+                Target::ServiceEntry(name) => (Kind::ServiceEntry, name),
+                // Control makes those that Istio has too.
+                Target::GatewayClass(_) => continue,
+            };
+            let ObjectName { namespace, name } = name;
+            if !self.has(kind, namespace, name) {
+                warnings.push(object.finding(
+                    format!("spec.targetRefs[{index}]"),
+                    format!("the {kind} `{namespace}/{name}` does not exist: nothing holds for it"),
+                    "correct the name, or add the object",
+                ));
+            }
+        }
+        warnings.len() - before
     }
 
     /// A provider that the mesh configuration does not have, or whose service is not there.

@@ -101,12 +101,14 @@ impl All<'_> {
                 ));
             }
         }
-        let share = match routing.connections.is_empty() {
-            true => "its share of requests is answered with 500",
-            false => "its share of connections is refused",
-        };
+        let is_of_requests = routing.connections.is_empty();
         for problem in routing.problems.into_iter().filter(|it| it.reason.is_of_reference()) {
-            let what = format!("{}; {share}", problem.what);
+            let lost = match is_of_requests {
+                true if problem.is_of_copies() => "no copies are sent",
+                true => "its share of requests is answered with 500",
+                false => "its share of connections is refused",
+            };
+            let what = format!("{}; {lost}", problem.what);
             warnings.push(object.finding(problem.at.as_str(), what, problem.remedy));
         }
     }

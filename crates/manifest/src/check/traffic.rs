@@ -38,6 +38,32 @@ impl All<'_> {
         warnings: &mut Vec<Finding>,
     ) {
         self.host_exists(object, &rule.spec.host, "spec.host", warnings);
+        let Some(known) = self.known(&object.key.namespace, &rule.spec.host) else { return };
+        let of_host = rule.spec.traffic_policy.iter().map(|it| ("spec".to_owned(), it));
+        let subsets = rule.spec.subsets.iter().enumerate();
+        let of_subsets = subsets.filter_map(|(index, subset)| {
+            Some((format!("spec.subsets[{index}]"), subset.traffic_policy.as_ref()?))
+        });
+        for (at, policy) in of_host.chain(of_subsets) {
+            for (index, port) in policy.port_level_settings.iter().enumerate() {
+                let number = port.port.number;
+                if known.ports.is_empty()
+                    || known.ports.iter().any(|it| i64::from(it.number) == number)
+                {
+                    continue;
+                }
+                let ports: Vec<String> =
+                    known.ports.iter().map(|it| it.number.to_string()).collect();
+                warnings.push(object.finding(
+                    format!("{at}.trafficPolicy.portLevelSettings[{index}].port.number"),
+                    format!(
+                        "`{}` has no port {number}: nothing of this is in force",
+                        rule.spec.host
+                    ),
+                    format!("use {}", ports.join(" or ")),
+                ));
+            }
+        }
     }
 
     fn host_exists(&self, object: &Object, host: &str, at: &str, warnings: &mut Vec<Finding>) {

@@ -22,6 +22,11 @@ impl All<'_> {
             if let Some((what, remedy)) = self.missing(target) {
                 warnings.push(object.finding(&at, what, remedy));
             }
+            let port = own.health_check.as_ref().and_then(|it| it.port);
+            if let Some(what) = port.and_then(|port| self.no_port(target, port)) {
+                let remedy = "correct the port, or leave it out: the Service's first is checked";
+                warnings.push(object.finding("spec.healthCheck.port", what, remedy));
+            }
             for (key, other) in self.other_policies(object) {
                 let other = traffic_policy::read_alone(other);
                 let both = |it: &Section| own.has(*it) && other.has(*it);
@@ -95,6 +100,19 @@ impl All<'_> {
                 _ => Some(absent(Kind::GrpcRoute)),
             },
         }
+    }
+
+    /// Says if the Service has no such port, whose endpoints would all fail their checks.
+    fn no_port(&self, target: &Target, port: u16) -> Option<String> {
+        let ObjectName { namespace, name } = &target.name;
+        let service = self.objects.get(&ObjectKey::new(Kind::Service, namespace, name));
+        let Some(Typed::Service(service)) = service.filter(|_| target.kind == TargetKind::Service)
+        else {
+            return None;
+        };
+        let has_port = routing::service_ports(service).iter().any(|it| it.number == port);
+        let what = "no endpoint passes, and requests are answered with 503";
+        (!has_port).then(|| format!("the Service `{namespace}/{name}` has no port {port}: {what}"))
     }
 
     fn no_counter(&self, counter: &GlobalCounter) -> Option<String> {

@@ -146,9 +146,8 @@ pub fn request_policy(policy: &AuthorizationPolicy) -> Result<RequestPolicy, Une
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
     let rules = spec.rules.iter().flatten().enumerate();
     let rules = rules.map(|(index, it)| rule(it, namespace, &at.field("rules").index(index)));
-    let condition = super::condition::condition(&policy.metadata).transpose();
-    let condition = condition
-        .map_err(|error| wrong(&super::condition::field(), format!("{error}; correct it")))?;
+    let condition = super::condition::condition(&policy.metadata)
+        .map_err(|issue| wrong(&issue.path, format!("{}; {}", issue.what, issue.remedy)))?;
     Ok(RequestPolicy {
         condition,
         key: PolicyName::new(namespace, policy.metadata.name.as_deref().unwrap_or_default()),

@@ -25,24 +25,6 @@ use crate::validate::names;
 const DEFAULT_MAX_AGE_SECONDS: u64 = 5;
 /// The status of a redirect, when nothing is said.
 const DEFAULT_STATUS: i64 = 302;
-/// Fields that say how a message is framed, or how far it goes: changing them would change more
-/// than a field.
-const NOT_TO_CHANGE: [&str; 9] = [
-    "connection",
-    "content-length",
-    "host",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
-/// Whether a field says how a message travels, and must not be changed.
-pub(super) fn is_fixed(name: &str) -> bool {
-    NOT_TO_CHANGE.contains(&name)
-}
 
 /// What the filters of a rule or of a backend make.
 #[derive(Debug, Default)]
@@ -221,7 +203,7 @@ fn changeable(name: &str, at: &FieldPath, problems: &mut Problems) -> Text {
     } else if name == "host" {
         let what = "the host is no field that a filter may change";
         problems.unsupported(at, what, "use `hostname` of a URLRewrite");
-    } else if NOT_TO_CHANGE.contains(&&*name) {
+    } else if names::is_fixed_field(&name) {
         let what = format!("`{name}` says how a message is sent, and is no filter's to change");
         problems.unsupported(at, what, "leave it out");
     }

@@ -51,6 +51,13 @@ pub struct Problem {
     pub rule: Option<usize>,
 }
 
+impl Problem {
+    /// Whether it spoils the copies of a mirror, and no request.
+    pub fn is_of_copies(&self) -> bool {
+        self.rule.is_none() && self.at.as_str().contains(".requestMirror.")
+    }
+}
+
 /// Collects what is wrong with one part of a route.
 #[derive(Debug, Default)]
 pub(super) struct Problems {

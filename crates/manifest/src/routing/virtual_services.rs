@@ -34,6 +34,8 @@ const DEFAULT_BACKOFF: Duration = Duration::from_millis(25);
 const ATTEMPTS_MAX: i64 = 100;
 /// What becomes of the requests for a destination that is not there.
 const ANSWERED: &str = "of requests is answered with 500";
+/// What becomes of the copies for one.
+const NOT_COPIED: &str = "of copies is sent nowhere";
 /// Begins the path of a redirect that replaces a prefix alone.
 const PREFIX: &str = "%PREFIX()%";
 /// What counts as failed where nothing is said: Istio's.
@@ -509,7 +511,7 @@ impl Reader<'_> {
             let older = route.mirror_percent.map(|it| written::Percent { value: it as f64 });
             let at_percentage = at.field("mirrorPercentage");
             let fraction = percentage.or(older).map(|it| self.fraction(it, &at_percentage));
-            let destination = self.destination(destination, &at.field("mirror"), ANSWERED);
+            let destination = self.destination(destination, &at.field("mirror"), NOT_COPIED);
             mirrors.push(Mirror { destination, fraction: fraction.unwrap_or(Fraction::ALL) });
         }
         for (index, mirror) in route.mirrors.iter().enumerate() {
@@ -520,7 +522,7 @@ impl Reader<'_> {
             };
             let at_percentage = at.field("percentage");
             let fraction = mirror.percentage.map(|it| self.fraction(it, &at_percentage));
-            let destination = self.destination(destination, &at.field("destination"), ANSWERED);
+            let destination = self.destination(destination, &at.field("destination"), NOT_COPIED);
             mirrors.push(Mirror { destination, fraction: fraction.unwrap_or(Fraction::ALL) });
         }
         mirrors

@@ -152,6 +152,9 @@ pub(super) fn warmup(
         (None, Some(_)) => (&older, at.field("warmupDurationSecs")),
         (None, None) => return None,
     };
+    let is_hashed = written.consistent_hash.is_some();
+    let what = "endpoints that are chosen by a hash do not warm up";
+    remarks.unhonoured(is_hashed, &at, what, "remove it, or `consistentHash`");
     if warmup.duration.is_none() {
         remarks.wrong(&at.field("duration"), "it is not said how long it takes", "add it");
     }

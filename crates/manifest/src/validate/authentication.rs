@@ -1,7 +1,9 @@
 //! Rules for RequestAuthentication.
 
 use ambit_words::durations::parse_duration;
+use serde_json::Value;
 
+use super::names;
 use crate::finding::{Issues, Path};
 use crate::istio::{JwtRule, RequestAuthenticationSpec};
 
@@ -31,32 +33,59 @@ fn jwt_rule(rule: &JwtRule, at: &Path, issues: &mut Issues) {
     if !rule.jwks.is_empty() && !rule.jwks_uri.is_empty() {
         issues.error(at, "the issuer's keys are there twice", "remove jwks or jwksUri");
     }
-    let is_set = |text: &str| {
-        let set = serde_json::from_str::<serde_json::Value>(text);
-        set.is_ok_and(|set| set["keys"].is_array())
-    };
     if rule.jwks.is_empty() {
         source(rule, at, issues);
-    } else if !is_set(&rule.jwks) {
-        issues.error(
-            &at.field("jwks"),
-            "it is no JSON Web Key Set",
-            "write `{\"keys\": [...]}` as the issuer publishes it",
-        );
+    } else {
+        keys(&rule.jwks, &at.field("jwks"), issues);
     }
-    let headers = rule.from_headers.iter().map(|it| &it.name);
-    let outputs = rule.output_claim_to_headers.iter().map(|it| &it.header);
-    let payload = Some(&rule.output_payload_to_header).filter(|it| !it.is_empty());
-    for name in headers.chain(outputs).chain(payload) {
-        if !is_token(name) {
-            issues.error(at, format!("{name:?} is no name of a field"), "correct the name");
-        }
+    for (index, header) in rule.from_headers.iter().enumerate() {
+        field(&header.name, &at.field("fromHeaders").index(index).field("name"), issues);
+    }
+    for (index, output) in rule.output_claim_to_headers.iter().enumerate() {
+        let at = at.field("outputClaimToHeaders").index(index).field("header");
+        field(&output.header, &at, issues);
+    }
+    if !rule.output_payload_to_header.is_empty() {
+        field(&rule.output_payload_to_header, &at.field("outputPayloadToHeader"), issues);
     }
     let claims = rule.output_claim_to_headers.iter().map(|it| &it.claim);
     for empty in rule.from_params.iter().chain(&rule.from_cookies).chain(claims) {
         if empty.is_empty() {
             issues.error(at, "a name is empty", "write the name, or remove the entry");
         }
+    }
+}
+
+/// Checks the name of a field that tokens are read from or written to.
+fn field(name: &str, at: &Path, issues: &mut Issues) {
+    if let Some(what) = names::field_name(name) {
+        issues.error(at, what, "correct the name");
+    } else if names::is_fixed_field(&name.to_ascii_lowercase()) {
+        let what =
+            format!("`{name}` says how a message is sent, and has nothing to do with tokens");
+        issues.error(at, what, "use another field");
+    }
+}
+
+/// Checks keys that are written out.
+fn keys(text: &str, at: &Path, issues: &mut Issues) {
+    let set: Value = serde_json::from_str(text).unwrap_or_default();
+    let Some(keys) = set["keys"].as_array() else {
+        let remedy = "write `{\"keys\": [...]}` as the issuer publishes it";
+        return issues.error(at, "it is no JSON Web Key Set", remedy);
+    };
+    let is_public = |key: &Value| {
+        let needs: &[&str] = match key["kty"].as_str() {
+            Some("RSA") => &["n", "e"],
+            Some("EC") => &["crv", "x", "y"],
+            Some("OKP") => &["crv", "x"],
+            _ => return false,
+        };
+        needs.iter().all(|name| key[*name].is_string())
+    };
+    if !keys.iter().any(is_public) {
+        let what = "none of its keys can verify a token: all tokens of the issuer get 401";
+        issues.warn(at, what, "write the issuer's public keys: RSA, EC or Ed25519");
     }
 }
 
@@ -95,10 +124,4 @@ fn source(rule: &JwtRule, at: &Path, issues: &mut Issues) {
         let what = format!("`{text}` is not a duration");
         issues.error(&at.field("timeout"), what, "write for example 5s");
     }
-}
-
-/// RFC 9110, section 5.6.2.
-fn is_token(name: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !name.is_empty() && name.bytes().all(is_letter)
 }

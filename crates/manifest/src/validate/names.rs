@@ -119,6 +119,25 @@ pub(crate) fn field_name(text: &str) -> Option<String> {
     (!fine).then(|| format!("`{text}` is no name of a field: it has other characters than a token"))
 }
 
+/// Fields that say how a message is framed, or how far it goes: changing them would change more
+/// than a field.
+const FIXED_FIELDS: [&str; 9] = [
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Whether a field, in lower case, is one of these.
+pub(crate) fn is_fixed_field(name: &str) -> bool {
+    FIXED_FIELDS.contains(&name)
+}
+
 /// The name of an environment variable: printable ASCII without `=`.
 pub(crate) fn env_name(text: &str) -> Option<String> {
     let fine = !text.is_empty() && text.bytes().all(|c| (0x20..0x7f).contains(&c) && c != b'=');

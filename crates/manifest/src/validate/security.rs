@@ -84,7 +84,6 @@ fn targets(spec: &AuthorizationPolicySpec, at: &Path, issues: &mut Issues) {
     }
 }
 
-/// Checks the selector of a policy.
 /// Checks the labels that a policy selects.
 pub(crate) fn selector(selector: &WorkloadSelector, at: &Path, issues: &mut Issues) {
     let at = at.field("matchLabels");

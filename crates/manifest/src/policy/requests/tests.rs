@@ -75,6 +75,29 @@ fn a_policy_on_trial_says_so_in_its_annotation() {
 }
 
 #[test]
+fn a_policy_does_not_hold_without_the_condition_that_it_may_have() {
+    for (key, is_right) in [
+        ("ambit.io/condition", true),
+        ("example.com/condition", true),
+        ("ambit.io/conditon", false),
+        ("ambit.io/Condition", false),
+        ("ambit.io/newer", false),
+        ("amibt.io/condition", false),
+    ] {
+        let mut policy = policy(json!({"rules": [{}]}));
+        policy.metadata.annotations = Some([(key.to_owned(), "false".to_owned())].into());
+        let read = request_policy(&policy);
+        let at = format!("metadata.annotations.{key}: a policy has no such annotation");
+        match read {
+            Ok(_) => assert!(is_right, "{key}"),
+            Err(error) => assert!(!is_right && error.to_string().starts_with(&at), "{error}"),
+        }
+        let layer_4 = crate::policy::convert(&policy, "istio-system").policy.expect("it is sent");
+        assert_eq!(layer_4.rules.is_empty(), key != "example.com/condition", "{key}");
+    }
+}
+
+#[test]
 fn what_was_not_read_is_not_enforced_as_if_it_was() {
     let mut policy = policy(json!({}));
     policy.unreadable = Some("spec.newer: unknown field".to_owned());

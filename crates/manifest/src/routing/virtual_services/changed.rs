@@ -56,8 +56,7 @@ impl Reader<'_> {
         let named = [one, other]
             .into_iter()
             .flat_map(|it| it.set.iter().chain(&it.add).map(|(name, _)| name).chain(&it.remove));
-        let fixed: Vec<Text> =
-            named.filter(|name| super::super::filters::is_fixed(name)).cloned().collect();
+        let fixed: Vec<Text> = named.filter(|name| names::is_fixed_field(name)).cloned().collect();
         for name in fixed {
             let what = format!("`{name}` says how a message travels, and cannot be changed");
             self.remarks.wrong(at, what, "remove it");
