@@ -27,6 +27,27 @@ pub(crate) const MESH_OFF: &str = include_str!("manifests/mesh-off.yaml");
 
 /// How long a change may take to be in force everywhere.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Puts the namespace of the servers behind a waypoint whose Deployment is patched.
+const PATCHED_WAYPOINT: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: parameters, namespace: app}
+data: {deployment: \"PATCH\"}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: waypoint, namespace: app}
+spec:
+  gatewayClassName: ambit-waypoint
+  infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: parameters}}
+  listeners: [{name: mesh, port: 15008, protocol: HBONE}]
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: app
+  labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: waypoint}
+";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a program's administration may take to answer.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -187,6 +208,25 @@ impl Machine {
         self.wait("what is asked passes the waypoint", SETTLE_TIMEOUT, is_there);
     }
 
+    /// The same, with this patch of the waypoint's Deployment; with another one, its pods change.
+    pub(crate) fn put_behind_patched_waypoint(
+        &self,
+        deployment: &str,
+        is_there: impl FnMut() -> bool,
+    ) {
+        self.apply(&PATCHED_WAYPOINT.replace("PATCH", deployment));
+        self.wait("what is asked passes the waypoint", SETTLE_TIMEOUT, is_there);
+    }
+
+    /// What a pod is answered that asks for a page, such as `127.0.0.1/15020` for `/metrics`.
+    pub(crate) fn page(&self, pod: &str, address: &str, path: &str) -> String {
+        let request =
+            format!("GET {path} HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n");
+        let script =
+            format!("exec 3<>/dev/tcp/{address} && printf '{request}' >&3 && timeout 5 cat <&3");
+        self.bash(pod, &script)
+    }
+
     /// Waits until the labelled pods are captured and every proxy may offer them HBONE.
     pub(crate) fn wait_until_meshed(&self) {
         self.wait("all pods are captured", SETTLE_TIMEOUT, || self.has_protocol("HBONE"));
@@ -218,6 +258,14 @@ impl Machine {
     /// The pods.
     pub(crate) fn pods(&self) -> Vec<PodInfo> {
         self.ask(async |client| client.pods().await)
+    }
+
+    /// The names of the pods of the waypoint `app/waypoint` that serve.
+    pub(crate) fn waypoint_pods(&self) -> Vec<String> {
+        let serves = |it: &PodInfo| {
+            it.namespace == "app" && it.owner == "waypoint" && it.ready && !it.terminating
+        };
+        self.pods().into_iter().filter(serves).map(|it| it.name).collect()
     }
 
     /// One pod's address of a family.

@@ -36,6 +36,7 @@ mod lifecycle;
 mod load;
 mod load_tool;
 mod machine;
+mod overload;
 mod plan;
 mod policy;
 mod rate_limit_services;

@@ -16,8 +16,8 @@ use proto::RateLimitResponse;
 use proto::rate_limit_response::{self as response, Code};
 use tokio::net::TcpStream;
 
-use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
-use crate::rate_limits::ask;
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, sum};
+use crate::rate_limits::{ask, ask_from};
 
 /// The service is in the pod of the application, beside it.
 const COUNTED: &str = "\
@@ -38,6 +38,13 @@ spec:
     clientSelectors: [{headers: [{name: x-user, type: Distinct}]}]
     global: {backendRef: {name: counter, port: 8081}, domain: shop, timeout: 5s}
 ";
+/// Beside what the service counts, what each pod of the waypoint counts by itself.
+const APART: &str = "  - name: per-tenant
+    clientSelectors: [{headers: [{name: x-tenant, type: Distinct}]}]
+    limit: {requests: 2, unit: Day}
+";
+/// How many requests are asked at most until each of two pods has refused one.
+const TRIES: usize = 60;
 /// How many requests of a user the service lets pass.
 const MOST: u32 = 3;
 
@@ -69,6 +76,46 @@ fn a_service_counts_requests_and_nobody_passes_without_it() {
     }
     machine.delete(COUNTED);
     machine.down();
+}
+
+#[test]
+fn pods_share_what_a_service_counts_and_nothing_that_they_count_themselves() {
+    let machine = Machine::up("counted-by-two", Mesh::On, &[]);
+    machine.put_behind_patched_waypoint("spec: {replicas: 2}", || {
+        machine.waypoint_pods().len() == 2 && ask(&machine, "/", "").starts_with("HTTP/1.1 200")
+    });
+    machine.apply(&format!("{COUNTED}{APART}"));
+    serve(&machine, "app/server");
+    machine.wait("the service counts", SETTLE_TIMEOUT, || {
+        ask(&machine, "/", "x-user: first").starts_with("HTTP/1.1 200")
+    });
+    assert_eq!(passed(&machine, "per-user", "x-user: ann"), MOST as usize, "of both together");
+    assert_eq!(passed(&machine, "per-tenant", "x-tenant: a"), 2 * 2, "two of each");
+    machine.down();
+}
+
+/// How many requests pass until each of the waypoint's two pods has refused one by this limit.
+fn passed(machine: &Machine, limit: &str, field: &str) -> usize {
+    let pods = machine.waypoint_pods();
+    let labels = [&*format!("rule=\"{limit}\""), "outcome=\"refused\""];
+    let refuses = |pod: &String| {
+        let metrics = machine.page(&format!("app/{pod}"), "127.0.0.1/15020", "/metrics");
+        sum(&metrics, "ambit_rate_limited_total", &labels) > 0
+    };
+    let mut passed = 0;
+    for _ in 0..TRIES {
+        for client in ["client/load", "client/near"] {
+            let answer = ask_from(machine, client, "/", field);
+            match &answer[9..12] {
+                "200" => passed += 1,
+                status => assert_eq!(status, "429", "{answer}"),
+            }
+        }
+        if pods.iter().all(refuses) {
+            return passed;
+        }
+    }
+    panic!("{passed} of {TRIES} requests of each client have passed, and a pod has refused none");
 }
 
 /// Counts for as long as this program runs, at port 8081 of a pod.

@@ -110,7 +110,7 @@ pub(crate) fn ask(machine: &Machine, path: &str, field: &str) -> String {
     ask_from(machine, "client/load", path, field)
 }
 
-fn ask_from(machine: &Machine, pod: &str, path: &str, field: &str) -> String {
+pub(crate) fn ask_from(machine: &Machine, pod: &str, path: &str, field: &str) -> String {
     let field = if field.is_empty() { String::new() } else { format!("{field}\\r\\n") };
     let request =
         format!("GET {path} HTTP/1.1\\r\\nHost: web.app\\r\\n{field}Connection: close\\r\\n");
@@ -129,9 +129,7 @@ fn explained(machine: &Machine) {
 }
 
 fn counted(machine: &Machine) {
-    let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && \
-                  printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
-    let metrics = machine.bash("app/waypoint", script);
+    let metrics = machine.page("app/waypoint", "127.0.0.1/15020", "/metrics");
     for (rule, outcome, expected) in [("per-user", "refused", 5), ("trial", "shadow", 4)] {
         let labels = format!("rule=\"{rule}\",outcome=\"{outcome}\"");
         let labels = ["policy=\"app/limits\"", &labels];

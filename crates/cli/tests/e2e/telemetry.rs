@@ -97,14 +97,8 @@ fn log(machine: &Machine) -> String {
 
 /// What a scraper in the mesh gets of the waypoint.
 fn metrics(machine: &Machine) -> String {
-    let pods = machine.pods();
-    let waypoint = pods.iter().find(|pod| pod.namespace == "app" && pod.owner == "waypoint");
-    let name = &waypoint.expect("the waypoint's pod").name;
-    let ip = machine.pod_ip("app", name, false);
-    let script = format!(
-        "exec 3<>/dev/tcp/{ip}/15020 && \
-         printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n' >&3 && \
-         timeout 5 cat <&3"
-    );
-    machine.bash("client/load", &script)
+    let pods = machine.waypoint_pods();
+    let pod = pods.first().expect("the waypoint's pod");
+    let ip = machine.pod_ip("app", pod, false);
+    machine.page("client/load", &format!("{ip}/15020"), "/metrics")
 }

@@ -71,10 +71,9 @@ fn drawn(machine: &Machine, requests: u32) -> [u64; 2] {
         let pods = machine.pods();
         ["one", "two"].map(|owner| {
             let own = pods.iter().filter(|pod| pod.owner == owner);
-            let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && printf 'GET /metrics HTTP/1.1\\r\\n\
-                          Host: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
             let labels = ["response_code=\"200\""];
-            let metrics = own.map(|pod| machine.bash(&format!("app/{}", pod.name), script));
+            let page = |pod: &str| machine.page(pod, "127.0.0.1/15020", "/metrics");
+            let metrics = own.map(|pod| page(&format!("app/{}", pod.name)));
             metrics.map(|it| sum(&it, "istio_requests_total", &labels)).sum::<u64>()
         })
     };
