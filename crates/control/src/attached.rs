@@ -49,7 +49,20 @@ pub(crate) fn of_policy(
     condition(builder, fronted, name, has_selector, attached, problem, consequence)
 }
 
-/// The same of a RequestAuthentication.
+/// Whether waypoints enforce all of a policy that is attached to something. What layer 4 makes of
+/// it then concerns nobody: only they connect to what is behind them.
+pub(crate) fn is_of_waypoints(
+    builder: &Builder,
+    fronted: &Fronted,
+    name: &ObjectName,
+    policy: &AuthorizationPolicy,
+) -> bool {
+    let attached = policy::attachments(policy, &builder.mesh().root_namespace);
+    attached.is_ok_and(|targets| !targets.is_empty())
+        && of_policy(builder, fronted, name, policy).is_some_and(|it| it.reason == "Accepted")
+}
+
+/// What became of a RequestAuthentication there.
 pub(crate) fn of_authentication(
     builder: &Builder,
     fronted: &Fronted,

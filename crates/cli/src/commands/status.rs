@@ -350,8 +350,8 @@ fn status_text(status: &Status) -> String {
     for node in &status.discovery.nodes_without_proxy {
         line(format!("nodes whose proxy is not connected: {node}"));
     }
-    for NotAccepted { policy, message, .. } in &status.policies_not_accepted {
-        line(format!("policies not enforced as written: {policy} ({message})"));
+    for NotAccepted { kind, policy, message, .. } in &status.policies_not_accepted {
+        line(format!("not enforced as written: {kind} {policy} ({message})"));
     }
     text
 }

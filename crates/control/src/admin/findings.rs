@@ -239,6 +239,9 @@ fn routes(builder: &Builder) -> Vec<Finding> {
             let at = problem.at.as_str();
             let what = match problem.rule {
                 Some(rule) => format!("{at}: {}: what rule {rule} matches {lost}", problem.what),
+                None if problem.is_of_copies() => {
+                    format!("{at}: {}: no copies are sent", problem.what)
+                }
                 None => format!("{at}: {}: its share {lost}", problem.what),
             };
             let (object, remedy) = (object.clone(), problem.remedy.clone());

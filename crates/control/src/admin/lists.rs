@@ -15,6 +15,7 @@ use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
 use ambit_words::names::UNSCHEDULABLE;
 use serde_json::json;
 
+use crate::attached;
 use crate::view_builder::Builder;
 use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord};
 use crate::view_builder::traffic_policies;
@@ -336,6 +337,9 @@ fn selected(builder: &Builder, policy: &Policy) -> usize {
 pub(super) fn not_accepted(builder: &Builder) -> Vec<admin::NotAccepted> {
     let policies = builder.store().policies();
     let policies = policies.filter(|(_, policy)| policy.spec.action != istio::Action::Audit);
+    let fronted = attached::Fronted::of(builder);
+    let policies = policies
+        .filter(|(name, policy)| !attached::is_of_waypoints(builder, &fronted, name, policy));
     let policies = policies.filter_map(|(name, _)| {
         Some((Kind::AuthorizationPolicy, name, builder.condition(name)?.clone()))
     });

@@ -107,6 +107,9 @@ fn a_policy_says_which_of_its_targets_a_waypoint_enforces_it_for() {
         let condition = said(attached::of_policy(builder, &fronted, &name, &object));
         assert!(condition.starts_with(expected), "{spec}: {condition}");
         assert!(condition.is_empty() == expected.is_empty(), "{spec}: {condition}");
+        let is_whole = condition.starts_with("True Accepted: bound to");
+        let is_theirs = attached::is_of_waypoints(builder, &fronted, &name, &object);
+        assert_eq!(is_theirs, is_whole, "layer 4 has no part in {spec}");
     };
     let target = |kind: &str, name: &str| {
         let group = match kind {
