@@ -474,6 +474,12 @@ pub(crate) struct WhyArgs {
     /// is that for a token with a good signature.
     #[arg(long, value_name = "JSON")]
     pub(crate) claims: Option<String>,
+    /// A token of the client. It is verified with the keys that control has of its issuer.
+    #[arg(long, value_name = "TOKEN", conflicts_with = "claims")]
+    pub(crate) jwt: Option<String>,
+    /// The name in the client's TLS handshake, for a port that carries TLS.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) sni: Option<String>,
     /// Exit with status 3 unless the connection, or the request, is allowed; 1 is an error, as
     /// always.
     #[arg(long)]

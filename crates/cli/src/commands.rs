@@ -16,6 +16,7 @@ mod status;
 mod uninstall;
 mod up;
 mod waypoint;
+mod why;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -40,7 +41,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Exec(args) => inside::exec(args).await,
             Command::Logs(args) => inside::logs(args).await,
             Command::Status(args) => status::status(args).await,
-            Command::Why(args) => status::why(args).await,
+            Command::Why(args) => why::why(args).await,
             Command::Routes(args) => get::routes(args).await,
             Command::Check(args) => check::check(args).await,
             Command::Uninstall(args) => uninstall::uninstall(args).await,

@@ -152,6 +152,7 @@ mod tests {
             reason: String::new(),
             remedy: None,
             request: None,
+            connection: None,
             notes: Vec::new(),
         };
         assert_eq!(merge_why(vec![why(None), why(Some("1"))]), why(Some("1")));

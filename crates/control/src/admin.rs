@@ -1,8 +1,8 @@
 //! The administration API: JSON over a private socket.
 //!
 //! `GET /get/{pods,services,workloads,policies,gateways,routes,nodes,namespaces}[?namespace=]`,
-//! `GET /get/route-table?service=`, `GET /why?src=&dst=[&method=&path=&host=&headers=]`,
-//! `GET /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
+//! `GET /get/route-table?service=`, `GET /why?src=&dst=[&method=&path=&host=&headers=&sni=]`, `GET
+//! /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
 //! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
@@ -162,7 +162,7 @@ impl Admin {
             let builder = self.world.read();
             match &request {
                 Some(request) => why::explain_request(&builder, source, destination, request),
-                None => why::explain(&builder, source, destination),
+                None => why::explain_connection(&builder, source, destination, of("sni")),
             }
         });
         match explained {

@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use ambit_model::Text;
 use ambit_model::http::policy::RequestPolicy;
+use ambit_model::http::rule::Origin;
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::http::telemetry::Telemetry;
 use ambit_model::intern::Interner;
@@ -52,6 +53,7 @@ use ambit_manifest::istio::{Action, AuthorizationPolicy, PeerAuthentication};
 use ambit_manifest::policy::{self, StatusCondition};
 use ambit_manifest::remarks::Remark;
 use ambit_manifest::routing::{ParentKind, Routing};
+use ambit_manifest::traffic_policy::Section;
 use ambit_manifest::virtual_service::VirtualService;
 
 /// What names the mesh, the same for every object.
@@ -204,6 +206,34 @@ impl Builder {
     /// What a route means.
     pub(crate) fn routing(&self, route: &RouteName) -> Option<&Routing> {
         self.routings.get(route)
+    }
+
+    /// The TrafficPolicy that decides a section for the requests to a service, if this rule of a
+    /// route answers them.
+    pub(crate) fn traffic_policy(
+        &self,
+        section: Section,
+        name: &ServiceName,
+        route: Option<&Origin>,
+    ) -> Option<&ObjectName> {
+        let policies = self.store.traffic_policies();
+        if let Some(own) = route.and_then(|origin| policies.of_route(section, origin)) {
+            return Some(own);
+        }
+        let owner = http_services::owner(&self.mesh, &self.store, name)?;
+        let service = self.view.service(name).map(|it| &**it);
+        let held = Held { name, owner: &owner, service, gateways: self.store.gateways() };
+        policies.deciding(&self.mesh, section, &held).map(|(name, _)| name)
+    }
+
+    /// The DestinationRule that bounds the requests to a service, or to a subset of it.
+    pub(crate) fn destination_rule(
+        &self,
+        name: &ServiceName,
+        subset: Option<&str>,
+    ) -> Option<&ObjectName> {
+        let client = http_services::clients_namespace(&self.view, name);
+        self.store.destination_rules().deciding_traffic(&self.mesh, name, &client, subset)
     }
 
     /// Takes events in order; answers with what changed in the view. A policy comes before the

@@ -37,6 +37,13 @@ pub struct DestinationTraffic {
     pub remarks: Vec<Remark>,
 }
 
+impl DestinationTraffic {
+    /// The subset of this name.
+    pub fn subset(&self, name: &str) -> Option<&LabelledSubset> {
+        self.subsets.iter().find(|subset| *subset.name == *name)
+    }
+}
+
 /// The endpoints that carry labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelledSubset {

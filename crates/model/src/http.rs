@@ -25,6 +25,8 @@
 //! | [`rate_limit`] | how many requests may come |
 //! | [`condition`] | what CEL expressions know of a request |
 //! | [`authorize`] | whether a request may pass, and why |
+//! | [`elsewhere`] | the same, where a route sends it on to another namespace |
+//! | [`passing`] | whether a connection that is no HTTP may pass |
 //! | [`authorizer`] | the services that CUSTOM policies ask |
 //! | [`access_log`], [`telemetry`] | what is told of requests, and to whom |
 
@@ -36,12 +38,14 @@ pub mod authorizer;
 pub mod bytes;
 pub mod condition;
 pub mod ejection;
+pub mod elsewhere;
 pub mod head;
 pub mod health;
 pub mod limits;
 pub mod matching;
 pub mod nearness;
 pub mod origination;
+pub mod passing;
 pub mod policy;
 mod precedence;
 pub mod rate_limit;

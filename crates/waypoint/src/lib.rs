@@ -12,7 +12,6 @@
 //! | `clients` | how many connections each client has |
 //! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
-//! | `elsewhere` | requests that a route sends on to another namespace |
 //! | `passage` | connections that are no HTTP |
 //! | `watched` | an endpoint's connection, cut when its certificate is revoked |
 //! | `alternatives` | how many endpoints a request could go to |
@@ -35,7 +34,6 @@ mod alternatives;
 mod checks;
 mod clients;
 pub mod config;
-mod elsewhere;
 mod exporter;
 mod exports;
 mod health;

@@ -92,7 +92,8 @@ fn route<'a>(
     name: &ServerName,
     passage: &mut Passage<'a>,
 ) -> Result<Goal<'a>, String> {
-    let rule = holds.bytes_rule(arrival.destination, name.host())?;
+    let rule = holds.bytes_rule(arrival.destination, name.host());
+    let rule = rule.map_err(|none| none.to_string())?;
     passage.route = rule.map(|rule| &rule.origin);
     let drawn = rule.map(|rule| rule.draw(|bound| here.random_below(bound))).transpose();
     let goal = drawn.map_err(|none| none.to_string())?.map_or(Goal::Original, Goal::Backend);

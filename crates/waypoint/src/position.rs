@@ -27,14 +27,15 @@ use ambit_http::engine::position::{
 use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::{CheckedAs, Record};
 use ambit_model::Text;
-use ambit_model::authorize::{Decision, Source};
+use ambit_model::authorize::Source;
 use ambit_model::choice::{By, RequestFlow};
 use ambit_model::http::authentication::Authentication;
-use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
+use ambit_model::http::authorize::{Asked, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
-use ambit_model::http::bytes::{BytesRule, BytesTable, Connection};
-use ambit_model::http::head::{Client, RequestHead};
+use ambit_model::http::bytes::{BytesRule, Connection, NoBytesRoute};
+use ambit_model::http::elsewhere;
 use ambit_model::http::limits::Limits;
+use ambit_model::http::passing::Passing;
 use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::Destination;
 use ambit_model::http::service::{Protocol, ServiceHttp};
@@ -53,7 +54,6 @@ use rustc_hash::FxBuildHasher;
 
 use crate::access_log::{Entry, Passage};
 use crate::alternatives::alternatives;
-use crate::elsewhere;
 use crate::hello::{HELLO_TIMEOUT, ServerName};
 use crate::newcomers::Newcomers;
 use crate::originate::{Originators, Spoken};
@@ -65,11 +65,6 @@ use crate::wellness::Wellness;
 
 /// What holds for a destination of which nothing is said.
 static NO_TRAFFIC: LazyLock<TrafficPolicy> = LazyLock::new(TrafficPolicy::default);
-
-/// Why bytes are refused where they would pass by what holds for requests.
-const ABOUT_REQUESTS: &str = "what holds at this port is about requests, and this connection \
-                              carries none; if the port speaks no HTTP, declare it in the Service \
-                              (appProtocol: tcp)";
 
 /// The position of one thread.
 pub(crate) struct Here {
@@ -217,11 +212,8 @@ impl Here {
         arrival: &Arrival,
         name: &ServerName,
     ) -> Option<String> {
-        if holds.http.is_about_requests(holds.port, holds.namespace.as_deref()) {
-            return Some(ABOUT_REQUESTS.to_owned());
-        }
-        let destination = arrival.destination;
-        denied_as_bytes(holds, &holds.http, arrival, destination, name)
+        let judged = holds.passing(arrival, name).judge(&holds.view, &holds.http);
+        judged.err().map(|why| why.to_string())
     }
 
     /// The same of where a route sends it on to, in another namespace.
@@ -235,14 +227,9 @@ impl Here {
         let Goal::Backend(Destination::Service { name: service, port, .. }) = to else {
             return None;
         };
-        if !holds.http.is_elsewhere(service) {
-            return None;
-        }
-        let Some(there) = holds.view.http_service(service) else {
-            return Some(format!("what holds for {service} has not been received"));
-        };
-        let asked = elsewhere::address(&holds.view, service, *port, arrival.destination);
-        denied_as_bytes(holds, there, arrival, asked, name)
+        let passing = holds.passing(arrival, name);
+        let judged = passing.judge_elsewhere(&holds.view, &holds.http, (service, *port));
+        judged.err().map(|why| why.to_string())
     }
 
     /// A connection that is no HTTP has ended; `error` says why, if not by itself.
@@ -589,12 +576,11 @@ impl Holds {
     /// `detect` is for ports of which it is not declared that they speak TLS.
     pub(crate) fn server_name_patience(&self, detect: Duration) -> Option<Duration> {
         let client = self.namespace.as_deref();
-        let is_routed = self.http.bytes_routes(self.port, client);
-        let is_routed = is_routed.is_some_and(BytesTable::reads_server_names);
-        match self.http.served_as(self.port, client) {
-            Protocol::Tls if is_routed || !self.http.policies.is_empty() => Some(HELLO_TIMEOUT),
-            _ => is_routed.then_some(detect),
-        }
+        let limit = match self.http.served_as(self.port, client) {
+            Protocol::Tls => HELLO_TIMEOUT,
+            _ => detect,
+        };
+        self.http.asks_for_names(self.port, client).then_some(limit)
     }
 
     /// The rule that takes a connection; `None` where no routes are attached, so that it goes where
@@ -603,18 +589,25 @@ impl Holds {
         &self,
         destination: SocketAddr,
         server_name: Option<&str>,
-    ) -> Result<Option<&BytesRule>, String> {
+    ) -> Result<Option<&BytesRule>, NoBytesRoute> {
         let client_namespace = self.namespace.as_deref();
         let Some(table) = self.http.bytes_routes(self.port, client_namespace) else {
             return Ok(None);
         };
         let destination = destination.ip();
-        let found = table.find(&Connection { server_name, destination, client_namespace });
-        let found = found.map(|rule| Some(&**rule));
-        found.ok_or_else(|| match server_name {
-            Some(name) => format!("no route takes TLS connections to {name}"),
-            None => "no route takes connections that name no host by TLS".to_owned(),
-        })
+        let (_, rule) = table.find(&Connection { server_name, destination, client_namespace })?;
+        Ok(Some(rule))
+    }
+
+    /// A connection that is no HTTP, as policies read it.
+    fn passing<'a>(&'a self, arrival: &'a Arrival, name: &'a ServerName) -> Passing<'a> {
+        Passing {
+            source: &arrival.source,
+            client_namespace: self.namespace.as_ref(),
+            destination: arrival.destination,
+            server_name: name.host(),
+            is_name_known: *name != ServerName::Unknown,
+        }
     }
 }
 
@@ -684,54 +677,6 @@ impl Rules for Holds {
 
     fn keeps_response(&self) -> bool {
         self.shared.reports.reads_response(&self.http.telemetry)
-    }
-}
-
-/// Why a connection that is no HTTP may not go to a service at an address by what holds there, if
-/// it may not.
-fn denied_as_bytes(
-    holds: &Holds,
-    http: &ServiceHttp,
-    arrival: &Arrival,
-    destination: SocketAddr,
-    name: &ServerName,
-) -> Option<String> {
-    let is_known = *name != ServerName::Unknown;
-    let policies: Vec<_> = holds
-        .view
-        .request_policies_of(http)
-        .map(|policy| policy.map(|policy| Arc::new(policy.for_bytes(is_known))))
-        .collect();
-    let head = RequestHead {
-        method: "",
-        scheme: "",
-        host: "",
-        port: None,
-        path: "",
-        query: "",
-        fields: &(),
-        client: Client { namespace: holds.namespace.as_ref(), claims: None },
-    };
-    let asked = Asked {
-        head: &head,
-        source: &arrival.source,
-        remote_ip: arrival.source.ip(),
-        destination,
-        service: Some(&http.service),
-        server_name: name.host(),
-        token: None,
-    };
-    let policies = policies.iter().map(|policy| match policy {
-        Ok(policy) => Ok(policy),
-        Err(name) => Err(*name),
-    });
-    match authorize(policies, &asked).decision {
-        RequestDecision::Allowed(_) => None,
-        RequestDecision::Denied(denial) => Some(denial.to_string()),
-        RequestDecision::Ask { then: Decision::Deny(denial), .. } => Some(denial.to_string()),
-        RequestDecision::Ask { .. } => {
-            Some("an authorization provider is asked about requests alone".to_owned())
-        }
     }
 }
 

@@ -42,7 +42,10 @@ pub use proxy::{
     Certificate, CertificateState, Connection, Connections, HeldCertificate, Process, Share,
     ShareSource, Shares,
 };
-pub use routes::{RequestAnswer, RequestLimit, Route, RouteLine, RouteParent, RouteRule};
+pub use routes::{
+    BackendCheck, Bound, ConnectionAnswer, RequestAnswer, RequestLimit, Route, RouteLine,
+    RouteParent, RouteRule,
+};
 pub use status::{
     Authority, CaptureLack, Discovery, FailingPod, Finding, MeshIdentity, NotAccepted, NotCaptured,
     Objects, OlderConnections, Pods, ProxySync, Registry, Severity, Status, SyncStatus, TypeSync,

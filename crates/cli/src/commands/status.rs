@@ -1,24 +1,20 @@
-//! `ambit status` and `ambit why`: is everything healthy, and what happens to a connection.
+//! `ambit status`: is everything healthy?
 
 use std::fmt::Write;
 use std::process::ExitCode;
 
 use ambit_machine::{Client, MachineStatus, RoleInfo};
 use ambit_wire::admin::{
-    ApiVersion, CertificateState, Decision, Explanation, FailingPod, HeldCertificate, List,
-    NotAccepted, NotCaptured, RequestLimit, Severity, Shares, Status, control, node_proxy,
+    ApiVersion, CertificateState, FailingPod, HeldCertificate, List, NotAccepted, NotCaptured,
+    Severity, Shares, Status, node_proxy,
 };
 use anyhow::Result;
 use serde::Serialize;
 
 use super::findings;
 use super::mesh::{self, Answers, Mesh};
-use crate::args::{Report, StatusArgs, WhyArgs};
+use crate::args::{Report, StatusArgs};
 use crate::table;
-
-/// What `ambit why --exit-code` exits with if the connection is not allowed. It is neither that of
-/// an error, 1, nor that of wrong usage, 2.
-const NOT_ALLOWED: u8 = 3;
 
 /// What `ambit status -o json` prints.
 #[derive(Debug, Serialize)]
@@ -364,36 +360,6 @@ fn waiting(pod: &str, not_captured: &[NotCaptured]) -> String {
     }
 }
 
-/// Prints what happens to a connection.
-pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
-    let mesh = mesh::find(&args.state, &args.kube).await?;
-    let (source, destination) = (escape(&args.source), escape(&args.destination));
-    let mut target = format!("{}?src={source}&dst={destination}", control::WHY);
-    let headers = (!args.headers.is_empty()).then(|| args.headers.join("\n"));
-    let parts = [
-        ("method", args.method),
-        ("path", args.path),
-        ("host", args.host),
-        ("headers", headers),
-        ("claims", args.claims),
-    ];
-    for (name, value) in parts {
-        if let Some(value) = value {
-            target.push_str(&format!("&{name}={}", escape(&value)));
-        }
-    }
-    let explanation = mesh.why(&target).await?;
-    match args.output {
-        Report::Json => super::print_json(&explanation)?,
-        Report::Text => super::print_text(&why_text(&explanation))?,
-    }
-    let is_allowed = explanation.decision == Decision::Allow;
-    Ok(match args.exit_code && !is_allowed {
-        true => ExitCode::from(NOT_ALLOWED),
-        false => ExitCode::SUCCESS,
-    })
-}
-
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
@@ -405,57 +371,6 @@ pub(super) fn escape(text: &str) -> String {
         }
     }
     escaped
-}
-
-fn why_text(explanation: &Explanation) -> String {
-    let Explanation { source, certificate, destination, server, policy, .. } = explanation;
-    let origin = policy.as_ref().and_then(|it| it.origin.as_ref());
-    let request = explanation.request.as_ref();
-    let rule = request.and_then(|it| it.rule.as_ref());
-    let object = origin.map(|it| format!("{} {}", it.object.kind, it.object.name));
-    let lines = [
-        ("from", Some(source.pod.clone())),
-        ("identity", Some(source.identity.clone())),
-        ("captured", Some(source.captured.to_string())),
-        ("certificate", certificate.as_ref().map(|it| it.serial.clone())),
-        ("valid until", certificate.as_ref().map(|it| it.not_after.clone())),
-        ("to", Some(destination.name.clone())),
-        ("address", Some(destination.address.to_string())),
-        ("plan", Some(explanation.plan.to_string())),
-        ("path", explanation.path.clone()),
-        ("server", server.as_ref().map(|it| it.workload.clone())),
-        ("server address", server.as_ref().map(|it| it.address.to_string())),
-        ("must prove", server.as_ref().and_then(|it| it.identities.first().cloned())),
-        ("request", request.map(|it| format!("{} {} of {}", it.method, it.path, it.host))),
-        ("route", rule.map(|it| format!("{} {} rule {}", it.kind, it.route, it.rule))),
-        ("matches", request.and_then(|it| it.matches.clone())),
-        ("action", request.map(|it| it.action.clone())),
-        ("status", request.and_then(|it| it.status).map(|it| it.to_string())),
-        ("decision", Some(explanation.decision.to_string())),
-        ("decided by", explanation.decided_by.clone()),
-        ("policy", policy.as_ref().map(|it| it.name.clone())),
-        ("rule", policy.as_ref().map(|it| it.rule.to_string())),
-        ("written in", object),
-        ("because", Some(explanation.reason.clone())),
-        ("to change it", explanation.remedy.clone()),
-    ];
-    let notes = explanation.notes.iter().map(|note| ("note", Some(note.clone())));
-    let limits = request.iter().flat_map(|it| &it.limits);
-    let limits = limits.map(|it| ("limit", Some(limit_text(it))));
-    let known = lines
-        .into_iter()
-        .chain(limits)
-        .chain(notes)
-        .filter_map(|(name, value)| Some((name, value?)));
-    known.map(|(name, value)| format!("{name:<15}{value}\n")).collect()
-}
-
-fn limit_text(limit: &RequestLimit) -> String {
-    let RequestLimit { policy, limit, quota, sender, cost, enforced } = limit;
-    let sender = if sender.is_empty() { String::new() } else { format!(" for {sender}") };
-    let cost = if *cost == 1 { String::new() } else { format!("; costs {cost}") };
-    let shadow = if *enforced { "" } else { "; only reported (shadowMode)" };
-    format!("{policy} {limit}: {quota}{sender}{cost}{shadow}")
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ fn own<'t, T>(table: Option<&'t T>, of_all: Option<&'t T>, is_all: bool) -> Opti
 }
 
 /// What a connection must be, in words.
-fn connections(wanted: &BytesMatch) -> String {
+pub(super) fn connections(wanted: &BytesMatch) -> String {
     let name = wanted.server_name.as_ref().map(|name| match name {
         ServerNameMatch::Exact(name) => format!("TLS to {name}"),
         ServerNameMatch::Suffix(end) => format!("TLS to *{end}"),
@@ -113,7 +113,7 @@ fn connections(wanted: &BytesMatch) -> String {
 }
 
 /// What becomes of a connection, in words.
-fn connection_action(rule: &BytesRule) -> String {
+pub(super) fn connection_action(rule: &BytesRule) -> String {
     let backends = rule.backends.iter().map(|it| (it.weight, &it.destination));
     shares(&backends.collect::<Vec<_>>(), "refuse")
 }

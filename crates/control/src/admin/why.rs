@@ -3,7 +3,10 @@
 //! The answer comes from the same functions that proxies call, over the view that proxies got, for
 //! a proxy on the client's node with no other connection open. Nothing here may add its own rules.
 
+mod bounds;
+mod connection;
 mod ends;
+mod fronted;
 mod limits;
 mod request;
 #[cfg(test)]
@@ -30,6 +33,7 @@ use self::ends::{Destination, Ends};
 use super::lists::{self, protocol};
 use crate::view_builder::Builder;
 
+pub(super) use self::connection::explain as explain_connection;
 pub(super) use self::ends::WhyError;
 pub(super) use self::request::{Request, explain as explain_request};
 
@@ -60,8 +64,9 @@ impl Surroundings for Quiet {
     }
 }
 
-/// Explains a connection of pod `source` to `destination`.
-pub(super) fn explain(
+/// Explains a connection of pod `source` to `destination`, as the client's proxy and the server's
+/// see it.
+fn explain(
     builder: &Builder,
     source: &str,
     destination: &str,
@@ -108,6 +113,7 @@ pub(super) fn explain(
         reason: outcome.judgement.reason,
         remedy: outcome.judgement.remedy,
         request: None,
+        connection: None,
         notes,
     })
 }

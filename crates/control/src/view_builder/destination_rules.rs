@@ -80,6 +80,7 @@ impl DestinationRules {
     ) -> Said {
         let mut said = Said::default();
         let found = self.deciding(present.mesh, service, client);
+        let found: Vec<&DestinationTraffic> = found.into_iter().map(|(_, read)| read).collect();
         if let Some(refused) = found.iter().find(|it| it.is_refused) {
             said.traffic = refused.traffic.clone().unwrap_or_default();
             return said;
@@ -105,8 +106,28 @@ impl DestinationRules {
     ) -> bool {
         let rules = self.deciding(mesh, service, client);
         // Of one that cannot be read it is not known.
-        let has = |it: &&DestinationTraffic| it.subsets.iter().any(|it| *it.name == *subset);
-        rules.iter().any(|it| it.is_refused || has(it))
+        rules.iter().any(|(_, it)| it.is_refused || it.subset(subset).is_some())
+    }
+
+    /// The rule that says how requests to a service, or to a subset of it, are spread and bounded.
+    pub(super) fn deciding_traffic(
+        &self,
+        mesh: &Mesh,
+        service: &ServiceName,
+        client: &str,
+        subset: Option<&str>,
+    ) -> Option<&ObjectName> {
+        let found = self.deciding(mesh, service, client);
+        let first = |says: &dyn Fn(&DestinationTraffic) -> bool| {
+            found.iter().find(|(_, it)| says(it)).map(|(name, _)| *name)
+        };
+        let of_subset = |name: &str| {
+            let (name, it) = found.iter().find_map(|(rule, it)| Some((rule, it.subset(name)?)))?;
+            it.traffic.is_some().then_some(*name)
+        };
+        let refused = first(&|it| it.is_refused);
+        let of_subset = || subset.and_then(of_subset);
+        refused.or_else(of_subset).or_else(|| first(&|it| it.traffic.is_some()))
     }
 
     /// The rules that decide, from old to young.
@@ -115,7 +136,7 @@ impl DestinationRules {
         mesh: &Mesh,
         service: &ServiceName,
         client: &str,
-    ) -> Vec<&DestinationTraffic> {
+    ) -> Vec<(&ObjectName, &DestinationTraffic)> {
         let naming = self.by_host.naming(&service.hostname);
         if naming.is_empty() {
             return Vec::new();
@@ -136,7 +157,7 @@ impl DestinationRules {
             here.sort_by(|one, other| {
                 age(&one.2.metadata, one.1).cmp(&age(&other.2.metadata, other.1))
             });
-            return here.into_iter().map(|(.., read)| read).collect();
+            return here.into_iter().map(|(_, name, _, read)| (name, read)).collect();
         }
         Vec::new()
     }

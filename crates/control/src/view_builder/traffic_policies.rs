@@ -18,7 +18,7 @@ use ambit_model::Text;
 use ambit_model::http::health::HealthCheck;
 use ambit_model::http::limits::{Limits, RouteLimits};
 use ambit_model::http::rate_limit::{RateLimits, RouteRateLimits};
-use ambit_model::http::rule::RouteKind;
+use ambit_model::http::rule::{Origin, RouteKind};
 
 use super::request_policies::Held;
 use super::services::service_name;
@@ -111,7 +111,7 @@ impl TrafficPolicies {
         mesh: &Mesh,
         section: Section,
         held: &Held<'_>,
-    ) -> Option<&Known> {
+    ) -> Option<(&ObjectName, &Known)> {
         let (kind, object) = held.owner;
         let own = (*kind == ParentKind::Service)
             .then(|| self.oldest(section, (TargetKind::Service, object, None)))
@@ -128,7 +128,20 @@ impl TrafficPolicies {
                 },
             )
         };
-        own.or_else(of_waypoint).map(|(_, known)| known)
+        own.or_else(of_waypoint)
+    }
+
+    /// The policy that decides a section for the requests that this rule of a route answers, if
+    /// the route has its own.
+    pub(super) fn of_route(&self, section: Section, origin: &Origin) -> Option<&ObjectName> {
+        let kind = match origin.kind {
+            RouteKind::HttpRoute => TargetKind::HttpRoute,
+            RouteKind::GrpcRoute => TargetKind::GrpcRoute,
+            _ => return None,
+        };
+        let route = ObjectName::new(&origin.namespace, &origin.name);
+        let of = |rule| self.oldest(section, (kind, &route, rule)).map(|(name, _)| name);
+        origin.rule_name.as_ref().and_then(|rule| of(Some(rule))).or_else(|| of(None))
     }
 
     /// What a section says of the requests to a service, and of those that routes answer: `routes`
@@ -143,7 +156,7 @@ impl TrafficPolicies {
         if self.policies.is_empty() {
             return (None, Vec::new());
         }
-        let service = self.deciding(mesh, section, held).and_then(|known| of(&known.meaning));
+        let service = self.deciding(mesh, section, held).and_then(|(_, it)| of(&it.meaning));
         let mut of_routes = Vec::new();
         for (kind, name) in routes {
             let (kind, target) = match kind {
@@ -203,7 +216,7 @@ impl TrafficPolicies {
 
     /// How the endpoints of a service are checked, if they are.
     pub(super) fn health_check(&self, mesh: &Mesh, held: &Held<'_>) -> Option<HealthCheck> {
-        self.deciding(mesh, Section::HealthCheck, held)?.meaning.health_check.clone()
+        self.deciding(mesh, Section::HealthCheck, held)?.1.meaning.health_check.clone()
     }
 }
 

@@ -5,6 +5,7 @@
 //! ever looked at, which the caller passes in.
 
 use std::cmp::Reverse;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -76,6 +77,21 @@ pub struct BytesTable {
     entries: Vec<Entry>,
 }
 
+/// Routes are attached, and none takes a connection with this name in its TLS handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoBytesRoute(Option<Text>);
+
+impl fmt::Display for NoBytesRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(name) => write!(f, "no route takes TLS connections to {name}"),
+            None => f.write_str("no route takes connections that name no host by TLS"),
+        }
+    }
+}
+
+impl std::error::Error for NoBytesRoute {}
+
 /// The routes of connections to a service that are no HTTP.
 pub type BytesRoutes = Attached<BytesRule, BytesTable>;
 
@@ -83,10 +99,15 @@ pub type BytesRoutes = Attached<BytesRule, BytesTable>;
 type Entry = (BytesMatch, Arc<BytesRule>);
 
 impl BytesTable {
-    /// The first rule that takes a connection.
-    pub fn find(&self, connection: &Connection<'_>) -> Option<&Arc<BytesRule>> {
+    /// The first rule that takes a connection, and which of its matches holds.
+    pub fn find(
+        &self,
+        connection: &Connection<'_>,
+    ) -> Result<(&BytesMatch, &Arc<BytesRule>), NoBytesRoute> {
         let mut entries = self.entries.iter();
-        entries.find(|(wanted, _)| wanted.holds(connection)).map(|(_, rule)| rule)
+        let found = entries.find(|(wanted, _)| wanted.holds(connection));
+        let found = found.map(|(wanted, rule)| (wanted, rule));
+        found.ok_or_else(|| NoBytesRoute(connection.server_name.map(Text::from)))
     }
 
     /// All matches with their rules, in the order in which they are asked.
@@ -210,7 +231,7 @@ mod tests {
             destination: "10.96.0.1".parse().expect("an address"),
             client_namespace: Some("shop"),
         };
-        table.find(&connection).map(|rule| rule.origin.name.to_string())
+        table.find(&connection).ok().map(|(_, rule)| rule.origin.name.to_string())
     }
 
     #[test]

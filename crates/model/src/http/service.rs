@@ -134,6 +134,13 @@ impl ServiceHttp {
         }
     }
 
+    /// Whether routes or policies ask for the name in the TLS handshake of a connection.
+    pub fn asks_for_names(&self, port: u16, client_namespace: Option<&str>) -> bool {
+        let routes = self.bytes_routes(port, client_namespace);
+        routes.is_some_and(BytesTable::reads_server_names)
+            || self.served_as(port, client_namespace) == Protocol::Tls && !self.policies.is_empty()
+    }
+
     /// Whether connections at a port that are no HTTP are refused: the port is declared to speak
     /// HTTP, or nothing is declared and something holds that is about requests alone, which a
     /// client could pass by if it decided what its bytes are. Policies are not among it: they

@@ -90,6 +90,13 @@ pub struct RequestAnswer {
     /// The limits that count it if it may pass; absent where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<RequestLimit>,
+    /// How much it may be and how long it may take, as far as an object says so; absent where none
+    /// does. What none says is as the waypoint is set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Bound>,
+    /// The health checks of the services that it may go to; absent where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health_checks: Vec<BackendCheck>,
 }
 
 /// A limit of how many requests may come.
@@ -108,4 +115,55 @@ pub struct RequestLimit {
     pub cost: u32,
     /// Whether requests are refused for it; otherwise it only counts and reports.
     pub enforced: bool,
+}
+
+/// How much a request or a connection may be, or how long it may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// What is bounded, as the object's field names it: `bodyBytes`, `maxConnections`.
+    pub bound: Word,
+    /// How much, in words: a number, or a duration with its unit.
+    pub value: String,
+    /// The service for which it holds, `NAMESPACE/HOSTNAME`; null if it holds for the request,
+    /// wherever it goes.
+    pub service: Option<String>,
+    /// Where it is written: `KIND NAMESPACE/NAME`, and `rule N` of a route.
+    pub from: String,
+}
+
+/// How the endpoints of a service are checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendCheck {
+    /// The service, `NAMESPACE/HOSTNAME`.
+    pub service: String,
+    /// What is asked and how often, and what follows, in words.
+    pub check: String,
+    /// Where it is written: `TrafficPolicy NAMESPACE/NAME`.
+    pub from: String,
+}
+
+/// What a waypoint does with a connection to a port that carries no HTTP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionAnswer {
+    /// The waypoint's service, `NAMESPACE/HOSTNAME`.
+    pub waypoint: String,
+    /// What the port carries: `TLS` or `TCP`.
+    pub protocol: Word,
+    /// The name in the client's TLS handshake; null if it names none.
+    pub server_name: Option<String>,
+    /// The rule that takes it; absent where no route is attached, or none takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RouteRule>,
+    /// What of the rule matches, in words; absent without a rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matches: Option<String>,
+    /// What becomes of it if it may pass, in words.
+    pub action: String,
+    /// As for a request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Bound>,
+    /// As for a request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health_checks: Vec<BackendCheck>,
 }

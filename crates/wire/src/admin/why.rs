@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ApiVersion, RequestAnswer, Word};
+use super::{ApiVersion, ConnectionAnswer, RequestAnswer, Word};
 
 /// What happens to a connection, what decides it, and what would have to change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +47,10 @@ pub struct Explanation {
     /// reads it. Decision, policy, reason and remedy are then the request's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RequestAnswer>,
+    /// What a waypoint does with the connection; absent unless it goes to a waypoint, and its port
+    /// carries no HTTP. Decision, policy, reason and remedy are then the waypoint's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<ConnectionAnswer>,
     /// Further facts, one sentence each.
     pub notes: Vec<String>,
 }

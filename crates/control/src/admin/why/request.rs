@@ -6,24 +6,25 @@
 use std::collections::BTreeMap;
 
 use ambit_http::{Normalisation, Path};
-use ambit_manifest::Kind;
-use ambit_model::authorize::{Decision, Denial, RuleName, Source};
+use ambit_manifest::traffic_policy::Section;
+use ambit_model::authorize::{Decision, Denial};
 use ambit_model::http::authorize::{Asked, Custom, RequestDecision, authorize};
 use ambit_model::http::authorizer::Call;
+use ambit_model::http::elsewhere;
 use ambit_model::http::head::{Claims, Client, NamedValues, RequestHead};
 use ambit_model::http::policy::{self, RequestPolicy};
 use ambit_model::http::rule::{self, Action, Rule};
 use ambit_model::http::service::ServiceHttp;
-use ambit_model::names::ServiceName;
-use ambit_model::workload::{GatewayDestination, Tunnel, Workload};
 use ambit_wire::admin;
 use ambit_words::durations::write_duration;
 use ambit_words::names::MESH_CONFIG_MAP;
-use serde_json::json;
 
-use super::ends::{Destination, Ends, WhyError};
-use super::{limits, origin, source_address, token, told};
-use crate::admin::{lists, routes};
+use super::bounds::{self, Backend};
+use super::ends::WhyError;
+use super::fronted::{Fronted, who};
+use super::token::{self, Given};
+use super::{connection, limits, told};
+use crate::admin::routes;
 use crate::view_builder::Builder;
 
 /// A request as it is asked about.
@@ -33,12 +34,14 @@ pub(in crate::admin) struct Request {
     path: String,
     host: Option<String>,
     headers: Vec<(String, String)>,
-    /// What the client's token says, in JSON.
-    claims: Option<String>,
+    /// The client's token.
+    token: Option<Given>,
+    /// The name in the TLS handshake, where the port carries TLS.
+    server_name: Option<String>,
 }
 
 /// What of a question is about a request.
-const PARTS: [&str; 5] = ["method", "path", "host", "headers", "claims"];
+const PARTS: [&str; 6] = ["method", "path", "host", "headers", "claims", "jwt"];
 
 impl Request {
     /// Reads what a question says of a request, if it says anything.
@@ -60,7 +63,8 @@ impl Request {
             path: of("path").unwrap_or_else(|| "/".to_owned()),
             host: of("host"),
             headers,
-            claims: of("claims"),
+            token: of("jwt").map(Given::Whole).or_else(|| of("claims").map(Given::Claims)),
+            server_name: of("sni"),
         }))
     }
 
@@ -90,16 +94,21 @@ pub(in crate::admin) fn explain(
         );
         return Ok(explanation);
     }
-    let ends = Ends { builder };
-    let client = ends.source(source, &mut Vec::new())?;
-    let target = ends.destination(client, destination, &mut Vec::new())?;
-    let Some(fronted) = fronted(builder, client, &target) else { return Ok(explanation) };
-    let Some(http) = builder.view().http_service(&fronted.name) else {
+    let Some(fronted) = Fronted::of(builder, source, destination)? else { return Ok(explanation) };
+    let Some(http) = fronted.http() else {
         explanation.decision = admin::Decision::Deny;
         explanation.reason = format!("the waypoint knows nothing of {} yet", fronted.name);
         return Ok(explanation);
     };
-    let one = One { builder, client, target: &target, http, fronted: &fronted, request };
+    let connection = connection::One::new(&fronted, http, request.server_name.as_deref());
+    if let Some(carried) = connection.carried() {
+        connection.answer(carried, &mut explanation);
+        explanation.notes.push(format!(
+            "the port carries {carried}: nobody reads the request, and the connection is judged"
+        ));
+        return Ok(explanation);
+    }
+    let one = One { http, fronted: &fronted, request };
     one.answer(&path, &mut explanation);
     explanation.notes.extend(told::notes(&http.telemetry));
     if path.as_str() != request.path {
@@ -112,50 +121,17 @@ pub(in crate::admin) fn explain(
     Ok(explanation)
 }
 
-/// Of what a waypoint's knowledge is asked, and which waypoint.
-struct Fronted {
-    name: ServiceName,
-    host: String,
-    waypoint: String,
-}
-
-fn fronted(builder: &Builder, client: &Workload, target: &Destination) -> Option<Fronted> {
-    let view = builder.view();
-    let ip = target.address.ip();
-    if let Some(service) = view.service_meant(&client.network, ip, &client.namespace) {
-        let several = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
-        let waypoint = service.waypoint.iter().chain(several).next()?;
-        let host = service.key.hostname.to_string();
-        return Some(Fronted {
-            name: service.key.clone(),
-            host,
-            waypoint: lists::gateway(waypoint),
-        });
-    }
-    let workload = view.workload_at(&client.network, ip)?;
-    let GatewayDestination::Hostname(own) = &workload.waypoint.as_deref()?.destination else {
-        return None;
-    };
-    let host = target.address.to_string();
-    Some(Fronted { name: own.clone(), host, waypoint: own.to_string() })
-}
-
 /// One request to one destination.
 struct One<'a> {
-    builder: &'a Builder,
-    client: &'a Workload,
-    target: &'a Destination,
     http: &'a ServiceHttp,
-    fronted: &'a Fronted,
+    fronted: &'a Fronted<'a>,
     request: &'a Request,
 }
 
 impl One<'_> {
     fn answer(&self, path: &Path, explanation: &mut admin::Explanation) {
-        let identity = (self.client.tunnel == Tunnel::Hbone).then(|| self.client.identity());
-        let namespace = identity.as_ref().map(|it| it.namespace.clone());
-        let ip = source_address(self.client, self.target.address.ip());
-        let source = Source::new(identity, ip);
+        let source = self.fronted.source();
+        let namespace = source.identity().map(|it| it.namespace.clone());
         let authority = self.request.host.as_deref().unwrap_or(&self.fronted.host).to_lowercase();
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if port.parse::<u16>().is_ok() => (host, port.parse().ok()),
@@ -169,8 +145,8 @@ impl One<'_> {
             ..admin::RequestAnswer::default()
         };
         explanation.decided_by = Some(format!("the waypoint {}", self.fronted.waypoint));
-        let claims = self.request.claims.as_deref();
-        let token = match token::supposed(&self.http.authentication, claims, explanation) {
+        let given = self.request.token.as_ref();
+        let token = match token::taken(&self.http.authentication, given, explanation) {
             Ok(token) => token,
             Err(status) => {
                 let (action, status) = (format!("answer {status}"), Some(status));
@@ -199,8 +175,8 @@ impl One<'_> {
         let asked = Asked {
             head: &head,
             source: &source,
-            remote_ip: ip,
-            destination: self.target.address,
+            remote_ip: source.ip(),
+            destination: self.fronted.target.address,
             service: Some(&self.http.service),
             server_name: None,
             token: token.as_deref(),
@@ -216,7 +192,7 @@ impl One<'_> {
         explanation: &mut admin::Explanation,
     ) {
         let namespace = asked.head.client.namespace.map(|it| &**it);
-        let routes = self.http.routes(self.target.address.port(), namespace);
+        let routes = self.http.routes(self.fronted.target.address.port(), namespace);
         let found = routes.map(|table| table.find(asked.head));
         let (action, status) = match &found {
             None => ("to the service itself: no route is attached".to_owned(), None),
@@ -224,29 +200,77 @@ impl One<'_> {
             Some(Some(found)) => (routes::action(found.rule), own_status(found.rule)),
         };
         let found = found.flatten();
-        let limits = self.http.rate_limits.of(found.as_ref().map(|found| &found.rule.origin));
-        let limits = limits.filter(|_| status.is_none());
+        let rule = found.as_ref().map(|found| &**found.rule);
+        let origin = rule.map(|rule| &rule.origin);
+        let limits = self.http.rate_limits.of(origin).filter(|_| status.is_none());
+        let sizes = self.http.limits.of(origin).filter(|_| status.is_none());
+        let backends = match status {
+            Some(_) => Vec::new(),
+            None => Backend::all(self.fronted, rule.map(destinations)),
+        };
+        let of_rule = rule.filter(|_| status.is_none()).map(bounds::of_rule);
+        let of_request = sizes.map(|it| bounds::of_request(self.fronted, it, origin));
+        let of_backends = bounds::of_backends(self.fronted, &backends, true);
+        let said = of_rule.into_iter().chain(of_request).flatten();
         explanation.request = Some(admin::RequestAnswer {
-            rule: found.map(|it| routes::rule(&it.rule.origin)),
+            rule: rule.map(|rule| routes::rule(&rule.origin)),
             matches: found.map(|it| routes::matches(&it)),
             action,
             status,
             limits: limits.map(|it| limits::counting(it, asked)).unwrap_or_default(),
+            bounds: said.chain(of_backends).collect(),
+            health_checks: bounds::checks(self.fronted, &backends),
             ..unanswered
         });
         self.judge(asked, status, explanation);
-        let problem = limits.and_then(|it| it.problem.as_ref().map(|problem| (it, problem)));
-        if let Some((policy, problem)) = problem
-            && explanation.decision == admin::Decision::Allow
-        {
+        if explanation.decision != admin::Decision::Allow {
+            return;
+        }
+        let of_sizes = sizes.and_then(|it| it.problem.as_ref());
+        let of_limits = limits.and_then(|it| it.problem.as_ref());
+        let wrong = of_sizes.map(|why| (Section::Limits, why));
+        if let Some((section, why)) = wrong.or(of_limits.map(|why| (Section::RateLimits, why))) {
+            let policy = self.fronted.policy(section, origin).unwrap_or_default();
             explanation.decision = admin::Decision::Deny;
-            explanation.reason = format!("TrafficPolicy {}: {problem}", policy.name);
+            explanation.reason = format!("{policy}: {why}");
             explanation.remedy = Some("correct the TrafficPolicy".to_owned());
+            return;
+        }
+        self.judge_elsewhere(asked, &backends, explanation);
+    }
+
+    /// Asks what holds where the rule leads, if that is another namespace.
+    fn judge_elsewhere(
+        &self,
+        asked: &Asked<'_>,
+        backends: &[Backend<'_>],
+        into: &mut admin::Explanation,
+    ) {
+        for backend in backends {
+            let (view, to) = (self.fronted.builder.view(), (backend.name, backend.port));
+            let Some(judged) = elsewhere::judge(view, self.http, to, asked) else { continue };
+            let denial = match judged.decision {
+                RequestDecision::Denied(denial)
+                | RequestDecision::Ask { then: Decision::Deny(denial), .. } => denial,
+                RequestDecision::Ask { .. } | RequestDecision::Allowed(_) => continue,
+            };
+            let why = format!("{} refuses what this route sends there: {denial}", backend.name);
+            if backends.len() > 1 {
+                into.notes.push(why);
+                continue;
+            }
+            (into.decision, into.reason) = (admin::Decision::Deny, why);
+            let remedy = "a policy there must allow it, or the route must lead elsewhere";
+            into.remedy = Some(remedy.to_owned());
+            into.policy = match &denial {
+                Denial::Denied(rule) => Some(self.fronted.deciding(rule)),
+                _ => None,
+            };
         }
     }
 
     fn judge(&self, asked: &Asked<'_>, status: Option<u16>, into: &mut admin::Explanation) {
-        let policies = || self.builder.view().request_policies_of(self.http);
+        let policies = || self.fronted.builder.view().request_policies_of(self.http);
         let judgement = authorize(policies(), asked);
         into.notes.extend(policies().filter_map(|policy| condition(policy.ok()?, asked)));
         for custom in &judgement.dry_run_providers {
@@ -282,7 +306,7 @@ impl One<'_> {
             Some(rule) => format!("allowed by policy {rule}"),
             None => "no ALLOW policy holds for the requests and no DENY policy matches".to_owned(),
         };
-        into.policy = allowed_by.map(|rule| self.deciding(&rule));
+        into.policy = allowed_by.map(|rule| self.fronted.deciding(&rule));
         if let Some(status @ 400..) = status {
             into.decision = admin::Decision::Deny;
             into.reason = format!("the routes answer {status}; {}", into.reason);
@@ -324,20 +348,14 @@ impl One<'_> {
         into.remedy = Some(format!(
             "define {provider} in extensionProviders of the ConfigMap {}/{MESH_CONFIG_MAP}, with a \
              service that exists",
-            self.builder.mesh().root_namespace
+            self.fronted.builder.mesh().root_namespace
         ));
-        into.policy = Some(self.deciding(rule));
+        into.policy = Some(self.fronted.deciding(rule));
         false
     }
 
     fn denied(&self, asked: &Asked<'_>, denial: &Denial, into: &mut admin::Explanation) {
-        let who = match asked.source.identity() {
-            Some(identity) => {
-                let identity = identity.to_string();
-                format!("principal {}", identity.trim_start_matches("spiffe://"))
-            }
-            None => format!("address {}", asked.source.ip()),
-        };
+        let who = who(asked.source);
         let what = format!("{} {} of {who}", asked.head.method, asked.head.path);
         into.decision = admin::Decision::Deny;
         into.reason = denial.to_string();
@@ -353,21 +371,8 @@ impl One<'_> {
             Denial::NotThroughWaypoint { waypoint } => format!("connect through {waypoint}"),
         });
         if let Denial::Denied(rule) = denial {
-            into.policy = Some(self.deciding(rule));
+            into.policy = Some(self.fronted.deciding(rule));
         }
-    }
-
-    /// The deciding rule, with what the user wrote for it.
-    fn deciding(&self, rule: &RuleName) -> admin::DecidingPolicy {
-        let key = &rule.policy;
-        let mut objects = self.builder.store().policies();
-        let object = objects
-            .find(|(name, _)| name.namespace == key.namespace && name.name == key.name)
-            .and_then(|(name, policy)| {
-                let written = policy.spec.rules.as_ref()?.get(rule.rule)?;
-                Some(origin(Kind::AuthorizationPolicy, name, json!(written)))
-            });
-        admin::DecidingPolicy { name: key.to_string(), rule: rule.rule, origin: object }
     }
 }
 
@@ -394,4 +399,13 @@ fn own_status(rule: &Rule) -> Option<u16> {
             (!has_weight).then_some(500)
         }
     }
+}
+
+/// Where a rule sends requests, by weight.
+fn destinations(rule: &Rule) -> impl Iterator<Item = (u32, &rule::Destination)> {
+    let backends = match &rule.action {
+        Action::Forward { backends, .. } => &backends[..],
+        Action::Redirect(_) | Action::Respond { .. } => &[],
+    };
+    backends.iter().map(|it| (it.weight, &it.destination))
 }

@@ -249,6 +249,126 @@ fn the_limits_that_count_a_request_are_named() {
 }
 
 #[test]
+fn what_bounds_a_request_is_named_with_where_it_is_written() {
+    let mut builder = fronted();
+    let targets = json!([{"group": "", "kind": "Service", "name": "web"}]);
+    let limits = json!({"targetRefs": targets, "limits": {"maxBodyBytes": 1024}});
+    let check = json!({"type": "HTTP", "http": {"path": "/healthz"}, "interval": "5s"});
+    let check = json!({"targetRefs": targets, "healthCheck": check});
+    let rule = json!({"spec": {"host": "web", "trafficPolicy": {
+        "connectionPool": {"tcp": {"maxConnections": 7}},
+        "outlierDetection": {"consecutive5xxErrors": 3, "maxEjectionPercent": 50}}}});
+    builder.apply([
+        put(Kind::TrafficPolicy, "sizes", json!({"spec": limits})),
+        put(Kind::TrafficPolicy, "well", json!({"spec": check})),
+        put(Kind::DestinationRule, "pool", rule),
+    ]);
+    let ask = |builder: &Builder, path: &str| {
+        let request = Request::of(&[("path".to_owned(), path.to_owned())].into());
+        let request = request.expect("a request").expect("one is asked about");
+        explain_request(builder, "app/load", "web", &request).expect("an answer")
+    };
+    let answer = ask(&builder, "/api").request.expect("a waypoint reads it");
+    let bound = |it: &admin::Bound| {
+        let of = it.service.as_deref().unwrap_or("request").split('.').next();
+        format!("{} {} of {} by {}", it.bound, it.value, of.unwrap_or_default(), it.from)
+    };
+    let bounds: Vec<String> = answer.bounds.iter().map(bound).collect();
+    let outliers = "3 answers of 5xx in a row leave an endpoint out for 30s, at most 50 % of them";
+    assert_eq!(
+        bounds,
+        [
+            "maxBodyBytes 1024 of request by TrafficPolicy app/sizes".to_owned(),
+            "maxConnections 7 of app/web by DestinationRule app/pool".to_owned(),
+            format!("outlierDetection {outliers} of app/web by DestinationRule app/pool"),
+        ]
+    );
+    let [check] = &answer.health_checks[..] else { panic!("{:?}", answer.health_checks) };
+    assert!(check.check.starts_with("GET /healthz every 5s, within 1s; out"), "{}", check.check);
+    assert_eq!(check.from, "TrafficPolicy app/well");
+    let unrouted = ask(&builder, "/other").request.expect("a waypoint reads it");
+    assert!(unrouted.bounds.is_empty() && unrouted.health_checks.is_empty());
+    let wrong = json!({"targetRefs": targets, "limits": {"maxBodyBytes": 0}});
+    builder.apply([put(Kind::TrafficPolicy, "sizes", json!({"spec": wrong}))]);
+    let answer = ask(&builder, "/api");
+    assert_eq!(answer.decision, admin::Decision::Deny);
+    assert!(answer.reason.starts_with("TrafficPolicy app/sizes: "), "{}", answer.reason);
+}
+
+/// A database behind the waypoint, with routes of connections.
+fn database(builder: &mut Builder) {
+    let labels = json!({"istio.io/use-waypoint": "way"});
+    let ports = json!([
+        {"port": 5432, "name": "tcp"}, {"port": 443, "name": "tls"},
+        {"port": 6379, "name": "redis"}, {"port": 80, "name": "http"},
+    ]);
+    let spec = json!({"clusterIP": "10.96.0.5", "selector": {"app": "web"}, "ports": ports});
+    let parent = |port: u16| json!([{"group": "", "kind": "Service", "name": "db", "port": port}]);
+    let to = json!([{"name": "db", "port": 5432}]);
+    let tcp = json!({"spec": {"parentRefs": parent(5432), "rules": [{"backendRefs": to}]}});
+    let hostnames = json!(["db.example.com"]);
+    let tls = json!({"spec": {"parentRefs": parent(443), "hostnames": hostnames,
+        "rules": [{"backendRefs": [{"name": "db", "port": 443}]}]}});
+    let pool = json!({"spec": {"host": "db", "trafficPolicy": {
+        "connectionPool": {"tcp": {"maxConnections": 9}, "http": {"http2MaxRequests": 5}}}}});
+    builder.apply([
+        put(Kind::Service, "db", json!({"metadata": {"labels": labels}, "spec": spec})),
+        put(Kind::TcpRoute, "bytes", tcp),
+        put(Kind::TlsRoute, "names", tls),
+        put(Kind::DestinationRule, "pool", pool),
+    ]);
+}
+
+#[test]
+fn a_connection_of_bytes_is_routed_and_judged_as_the_waypoint_does_it() {
+    let mut builder = fronted();
+    database(&mut builder);
+    let ask = |builder: &Builder, port: u16, name: Option<&str>| {
+        let destination = format!("db:{port}");
+        explain_connection(builder, "app/load", &destination, name).expect("an answer")
+    };
+    use admin::Decision::{Allow, Deny, Waypoint};
+    for (port, name, decision, carried, route) in [
+        (5432, None, Allow, Some("TCP"), Some("app/bytes")),
+        (443, Some("DB.example.com"), Allow, Some("TLS"), Some("app/names")),
+        (443, Some("other.example.com"), Deny, Some("TLS"), None),
+        (443, None, Deny, Some("TLS"), None),
+        (6379, None, Allow, Some("TCP"), None),
+        (80, None, Waypoint, None, None),
+    ] {
+        let answer = ask(&builder, port, name);
+        assert_eq!(answer.decision, decision, "{port} {name:?}: {}", answer.reason);
+        assert_eq!(answer.remedy.is_some(), decision == Deny, "{port} {name:?}");
+        let connection = answer.connection;
+        assert_eq!(connection.as_ref().map(|it| &*it.protocol), carried, "{port}");
+        let rule = connection.and_then(|it| it.rule);
+        assert_eq!(rule.as_ref().map(|it| &*it.route), route, "{port} {name:?}");
+    }
+    let bounds = ask(&builder, 5432, None).connection.expect("an answer").bounds;
+    let bounds: Vec<_> = bounds.iter().map(|it| (&*it.bound, &*it.value)).collect();
+    assert_eq!(bounds, [("maxConnections", "9")], "what is of requests holds for none of them");
+}
+
+#[test]
+fn policies_of_requests_let_no_bytes_pass_and_a_request_to_bytes_is_said_to_be_none() {
+    let mut builder = fronted();
+    database(&mut builder);
+    let targets = json!([{"kind": "Service", "group": "", "name": "db"}]);
+    let methods = json!([{"to": [{"operation": {"methods": ["GET"]}}]}]);
+    let policy = json!({"spec": {"targetRefs": targets, "action": "ALLOW", "rules": methods}});
+    builder.apply([put(Kind::AuthorizationPolicy, "reads", policy)]);
+    let answer = explain_connection(&builder, "app/load", "db:5432", None).expect("an answer");
+    assert_eq!(answer.decision, admin::Decision::Deny);
+    let remedy = answer.remedy.expect("there is one");
+    assert!(remedy.contains("app/reads") && remedy.contains("never does"), "{remedy}");
+    let request = Request::of(&[("method".to_owned(), "GET".to_owned())].into());
+    let request = request.expect("a request").expect("one is asked about");
+    let answer = explain_request(&builder, "app/load", "db:5432", &request).expect("an answer");
+    assert!(answer.request.is_none() && answer.connection.is_some());
+    assert!(answer.notes.iter().any(|it| it.contains("nobody reads the request")));
+}
+
+#[test]
 fn the_condition_of_a_policy_is_shown_with_what_it_comes_to() {
     let mut builder = fronted();
     let ask = |builder: &Builder, condition: &str| {

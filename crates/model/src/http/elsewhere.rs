@@ -6,15 +6,15 @@
 
 use std::net::SocketAddr;
 
-use ambit_model::authorize::Denial;
-use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
-use ambit_model::http::service::ServiceHttp;
-use ambit_model::names::{PolicyName, ServiceName};
-use ambit_model::view::View;
+use crate::authorize::Denial;
+use crate::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
+use crate::http::service::ServiceHttp;
+use crate::names::{PolicyName, ServiceName};
+use crate::view::View;
 
 /// Whether a request to the service `from` may go on to a service and its port; `None` if what
 /// holds there has judged it, or is for the same people to say.
-pub(crate) fn judge(
+pub fn judge(
     view: &View,
     from: &ServiceHttp,
     (name, port): (&ServiceName, u16),
@@ -45,7 +45,7 @@ pub(crate) fn judge(
 
 /// What policies of a service that a route leads to take for the destination: its own address, or
 /// what was asked for if it has none, and its port.
-pub(crate) fn address(view: &View, name: &ServiceName, port: u16, asked: SocketAddr) -> SocketAddr {
+pub fn address(view: &View, name: &ServiceName, port: u16, asked: SocketAddr) -> SocketAddr {
     let own = view.service(name).and_then(|service| service.addresses.first());
     SocketAddr::new(own.map_or(asked.ip(), |address| address.address.ip), port)
 }
@@ -54,22 +54,22 @@ pub(crate) fn address(view: &View, name: &ServiceName, port: u16, asked: SocketA
 mod tests {
     use std::sync::Arc;
 
-    use ambit_model::authorize::Source;
-    use ambit_model::expression::{Lookup, Value};
-    use ambit_model::http::authentication::Authentication;
-    use ambit_model::http::head::{Claims, Client, RequestHead};
-    use ambit_model::http::policy::{
+    use crate::authorize::Source;
+    use crate::expression::{Lookup, Value};
+    use crate::http::authentication::Authentication;
+    use crate::http::head::{Claims, Client, RequestHead};
+    use crate::http::policy::{
         Action, ClientMatch, OperationMatch, RequestPolicy, RequestRule, Values,
     };
-    use ambit_model::identity::Identity;
-    use ambit_model::policy::TextMatch;
-    use ambit_model::view::Change;
+    use crate::identity::Identity;
+    use crate::policy::TextMatch;
+    use crate::view::Change;
 
     use super::*;
 
     struct Alice;
 
-    impl ambit_model::http::authorize::Token for Alice {
+    impl crate::http::authorize::Token for Alice {
         fn principal(&self) -> Option<&str> {
             Some("https://issuer/alice")
         }
@@ -88,11 +88,7 @@ mod tests {
     }
 
     impl Claims for Alice {
-        fn any_claim(
-            &self,
-            _keys: &[ambit_model::Text],
-            _holds: &mut dyn FnMut(&str) -> bool,
-        ) -> bool {
+        fn any_claim(&self, _keys: &[crate::Text], _holds: &mut dyn FnMut(&str) -> bool) -> bool {
             false
         }
     }
