@@ -349,6 +349,9 @@ pub(crate) enum Kind {
     /// Routes of every kind, with what they attach to and whether they are accepted.
     #[value(alias = "route")]
     Routes,
+    /// Telemetry objects, with whom they are for and whether all of each is in force.
+    #[value(alias = "telemetry")]
+    Telemetries,
     /// Nodes.
     #[value(alias = "node")]
     Nodes,

@@ -1,9 +1,10 @@
 //! The administration API: JSON over a private socket.
 //!
-//! `GET /get/{pods,services,workloads,policies,gateways,routes,nodes,namespaces}[?namespace=]`,
-//! `GET /get/route-table?service=`, `GET /why?src=&dst=[&method=&path=&host=&headers=&sni=]`, `GET
-//! /status`, `POST /mark`, `GET /ca/{rotation,certificates}`, `POST
-//! /ca/rotate[?finish=true[&force=true]]`, `POST /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
+//! `GET /get/{pods,services,workloads,policies,gateways,routes,telemetries}[?namespace=]`, `GET
+//! /get/{nodes,namespaces}`, `GET /get/route-table?service=`, `GET
+//! /why?src=&dst=[&method=&path=&host=&headers=&claims=&jwt=&sni=]`, `GET /status`, `POST /mark`,
+//! `GET /ca/{rotation,certificates}`, `POST /ca/rotate[?finish=true[&force=true]]`, `POST
+//! /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
 mod attached;
@@ -14,6 +15,7 @@ mod findings;
 mod gateways;
 mod lists;
 mod routes;
+mod telemetries;
 mod why;
 
 use std::os::unix::fs::PermissionsExt;
@@ -142,12 +144,13 @@ impl Admin {
                     Err(error) => Answer::error(StatusCode::NOT_FOUND, &error.to_string()),
                 }
             }
+            control::TELEMETRIES => list(telemetries::telemetries(&builder, namespace)),
             control::NODES => list(lists::nodes(&builder, &self.clients.nodes())),
             control::NAMESPACES => list(lists::namespaces(&builder)),
             _ => Answer::error(
                 StatusCode::NOT_FOUND,
                 "unknown list; ask for pods, services, workloads, policies, gateways, \
-                 routes, nodes or namespaces",
+                 routes, telemetries, nodes or namespaces",
             ),
         }
     }

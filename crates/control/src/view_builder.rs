@@ -419,6 +419,20 @@ impl Builder {
         Store::telemetry_remarks(&self.present(), name)
     }
 
+    /// How many services a Telemetry holds for.
+    pub(crate) fn telemetry_services(&self, name: &ObjectName) -> usize {
+        let (present, gateways) = (self.present(), self.store.gateways());
+        let is_held = |service: &&Arc<Service>| {
+            let key = &service.key;
+            http_services::owner(&self.mesh, &self.store, key).is_some_and(|owner| {
+                let service = Some(&***service);
+                let held = Held { name: key, owner: &owner, service, gateways };
+                Store::is_told(&present, name, &held)
+            })
+        };
+        self.view.services().filter(is_held).count()
+    }
+
     fn http_change(&self, name: ServiceName) -> Option<Change> {
         let known = self.view.http_service(&name);
         let Some(owner) = http_services::owner(&self.mesh, &self.store, &name) else {

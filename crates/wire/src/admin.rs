@@ -36,7 +36,7 @@ pub use authority::{
 };
 pub use lists::{
     AuthorizationPolicy, Canary, Condition, Endpoints, Gateway, LoadBalancing, Locality, Namespace,
-    Node, PeerAuthentication, Pod, Policy, Service, ServicePort, Workload,
+    Node, PeerAuthentication, Pod, Policy, Service, ServicePort, Telemetry, Workload,
 };
 pub use proxy::{
     Certificate, CertificateState, Connection, Connections, HeldCertificate, Process, Share,
@@ -63,7 +63,8 @@ pub mod control {
     /// [`super::Status`].
     pub const STATUS: &str = "/status";
     /// [`super::Explanation`], with `?src=NAMESPACE/POD&dst=WHERE`, and of a request with
-    /// `&method=`, `&path=`, `&host=` and `&headers=` (lines `name: value`).
+    /// `&method=`, `&path=`, `&host=`, `&headers=` (lines `name: value`), `&claims=` and `&jwt=`.
+    /// `&sni=` is the name in the client's TLS handshake.
     pub const WHY: &str = "/why";
     /// [`super::Mark`], by POST.
     pub const MARK: &str = "/mark";
@@ -83,6 +84,8 @@ pub mod control {
     pub const ROUTES: &str = "/get/routes";
     /// A list of [`super::RouteLine`], with `?service=NAMESPACE/NAME`.
     pub const ROUTE_TABLE: &str = "/get/route-table";
+    /// A list of [`super::Telemetry`]. `?namespace=` narrows it.
+    pub const TELEMETRIES: &str = "/get/telemetries";
     /// A list of [`super::Node`].
     pub const NODES: &str = "/get/nodes";
     /// A list of [`super::Namespace`].

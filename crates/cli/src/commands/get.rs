@@ -45,6 +45,9 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
         Kind::Policies => of_control::<admin::Policy>(&mesh, &args, control::POLICIES).await,
         Kind::Gateways => of_control::<admin::Gateway>(&mesh, &args, control::GATEWAYS).await,
         Kind::Routes => of_control::<admin::Route>(&mesh, &args, control::ROUTES).await,
+        Kind::Telemetries => {
+            of_control::<admin::Telemetry>(&mesh, &args, control::TELEMETRIES).await
+        }
         Kind::Nodes => show(&mesh, namespace, args.output, &mesh.nodes().await?).await,
         Kind::Certificates => {
             let answers = mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES).await?;

@@ -1,6 +1,6 @@
 //! A Telemetry as it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +30,26 @@ pub struct TelemetrySpec {
     pub(crate) metrics: Vec<WrittenMetrics>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) access_logging: Vec<WrittenLogging>,
+}
+
+impl TelemetrySpec {
+    /// The fields that say something.
+    pub fn sections(&self) -> Vec<&'static str> {
+        let all = [
+            ("accessLogging", self.access_logging.is_empty()),
+            ("metrics", self.metrics.is_empty()),
+            ("tracing", self.tracing.is_empty()),
+        ];
+        all.into_iter().filter(|(_, is_empty)| !is_empty).map(|(name, _)| name).collect()
+    }
+
+    /// The names of the providers that it tells something, or stops telling.
+    pub fn providers(&self) -> BTreeSet<&str> {
+        let logging = self.access_logging.iter().flat_map(|it| &it.providers);
+        let metrics = self.metrics.iter().flat_map(|it| &it.providers);
+        let tracing = self.tracing.iter().flat_map(|it| &it.providers);
+        logging.chain(metrics).chain(tracing).map(|it| it.name.as_str()).collect()
+    }
 }
 
 /// A provider by its name in the mesh configuration.

@@ -276,6 +276,28 @@ pub struct Gateway {
     pub conditions: Vec<Condition>,
 }
 
+/// A Telemetry: what waypoints report of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Telemetry {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// For whom it holds: `mesh`, `namespace` or `targets`; null if it holds for nobody.
+    pub scope: Option<Word>,
+    /// What it is attached to: `KIND NAMESPACE/NAME`.
+    pub targets: Vec<String>,
+    /// Of what it says something: `accessLogging`, `metrics`, `tracing`.
+    pub sections: Vec<Word>,
+    /// The providers that it names, of the mesh configuration.
+    pub providers: Vec<String>,
+    /// How many services it holds for, with or without a waypoint. What a narrower one says of the
+    /// same counts in its place.
+    pub services: usize,
+    /// Whether all of it is in force.
+    pub conditions: Vec<Condition>,
+}
+
 /// A namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {

@@ -110,6 +110,7 @@ fn lists() {
     check!(List<Route>, "routes.json", []);
     let optional = ["/items/0/clientNamespace", "/items/0/ruleName"];
     check!(List<RouteLine>, "route-table.json", optional);
+    check!(List<Telemetry>, "telemetries.json", ["/items/0/scope"]);
     check!(List<Gateway>, "gateways.json", ["/items/0/revision", "/items/0/traffic"]);
 }
 

@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use ambit_wire::admin::{
-    Connection, Gateway, HeldCertificate, Node, Pod, Policy, Route, RouteLine, RouteParent,
-    Service, ServicePort, Workload,
+    Condition, Connection, Gateway, HeldCertificate, Node, Pod, Policy, Route, RouteLine,
+    RouteParent, Service, ServicePort, Telemetry, Workload,
 };
 use serde::Serialize;
 
@@ -159,11 +159,9 @@ fn of_authorization(
     }
 }
 
-fn of_condition(policy: &Policy, cell: fn(&ambit_wire::admin::Condition) -> String) -> String {
+fn of_condition(policy: &Policy, cell: fn(&Condition) -> String) -> String {
     match policy {
-        Policy::AuthorizationPolicy(policy) => {
-            policy.conditions.first().map(cell).unwrap_or_default()
-        }
+        Policy::AuthorizationPolicy(policy) => of_first(&policy.conditions, cell),
         Policy::PeerAuthentication(_) | Policy::Unknown => String::new(),
     }
 }
@@ -190,6 +188,26 @@ impl Row for Gateway {
 fn condition_of(gateway: &Gateway, kind: &str) -> String {
     let condition = gateway.conditions.iter().find(|condition| condition.kind == kind);
     condition.map(|condition| condition.status.to_string()).unwrap_or_default()
+}
+
+impl Row for Telemetry {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAMESPACE", |it| it.namespace.clone()),
+            narrow("NAME", |it| it.name.clone()),
+            narrow("SCOPE", |it| known(&it.scope)),
+            narrow("SERVICES", |it| it.services.to_string()),
+            narrow("SAYS", |it| joined(&it.sections)),
+            narrow("PROVIDERS", |it| joined(&it.providers)),
+            narrow("HONOURED", |it| of_first(&it.conditions, |it| it.status.to_string())),
+            wide("TARGETS", |it| joined(&it.targets)),
+            wide("MESSAGE", |it| of_first(&it.conditions, |it| it.message.clone())),
+        ]
+    }
+}
+
+fn of_first(conditions: &[Condition], cell: fn(&Condition) -> String) -> String {
+    conditions.first().map(cell).unwrap_or_default()
 }
 
 impl Row for Route {

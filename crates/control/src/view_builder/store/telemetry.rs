@@ -54,6 +54,16 @@ impl Store {
         said.remarks.iter().cloned().chain(missing).collect()
     }
 
+    /// Whether an object holds for the requests to a service.
+    pub(in crate::view_builder) fn is_told(
+        present: &Present<'_>,
+        name: &ObjectName,
+        held: &Held<'_>,
+    ) -> bool {
+        let object = present.store.telemetries.get(name);
+        object.is_some_and(|(object, _)| width(present, (name, object), held).is_some())
+    }
+
     /// What holds for the requests to a service: what the root namespace says, then its waypoint's
     /// namespace, then its own, then what is attached to the service or its waypoint. In one scope
     /// the oldest object counts most.
@@ -61,28 +71,36 @@ impl Store {
         present: &Present<'_>,
         held: &Held<'_>,
     ) -> http::telemetry::Telemetry {
-        let (mesh, own) = (present.mesh, &*held.name.namespace);
-        let client = clients_namespace(present.view, held.name);
         let mut found = Vec::new();
         for (name, (object, said)) in &present.store.telemetries {
-            let attached = targets(object, &mesh.root_namespace);
-            let width = match attached {
-                Ok(targets) if !targets.is_empty() => {
-                    let holds = Scope::Targets(targets).holds(mesh, &name.namespace, held);
-                    if holds { 3 } else { continue }
-                }
-                Err(_) => continue,
-                Ok(_) if selector(object.spec.selector.as_ref()).is_some() => continue,
-                Ok(_) if *name.namespace == *own => 2,
-                Ok(_) if *name.namespace == *client => 1,
-                Ok(_) if name.namespace == mesh.root_namespace => 0,
-                Ok(_) => continue,
-            };
+            let Some(width) = width(present, (name, object), held) else { continue };
             found.push((width, age(&object.metadata, name), said));
         }
         found.sort_by(|one, other| one.0.cmp(&other.0).then_with(|| other.1.cmp(&one.1)));
         let said: Vec<&Said> = found.into_iter().map(|(.., said)| said).collect();
         effective(&said, present.store.mesh_config(), &|it| find(present, it))
+    }
+}
+
+/// How narrow the scope is in which an object holds for the requests to a service; `None` if it
+/// does not hold for them.
+fn width(
+    present: &Present<'_>,
+    (name, object): (&ObjectName, &Telemetry),
+    held: &Held<'_>,
+) -> Option<u8> {
+    let mesh = present.mesh;
+    let client = || clients_namespace(present.view, held.name);
+    match targets(object, &mesh.root_namespace) {
+        Ok(targets) if !targets.is_empty() => {
+            Scope::Targets(targets).holds(mesh, &name.namespace, held).then_some(3)
+        }
+        Err(_) => None,
+        Ok(_) if selector(object.spec.selector.as_ref()).is_some() => None,
+        Ok(_) if name.namespace == held.name.namespace => Some(2),
+        Ok(_) if name.namespace == client() => Some(1),
+        Ok(_) if name.namespace == mesh.root_namespace => Some(0),
+        Ok(_) => None,
     }
 }
 
