@@ -326,7 +326,7 @@ impl Connection {
         Some(admin::Connection {
             direction: match record.reporter {
                 Reporter::Source => "outbound".into(),
-                Reporter::Destination => "inbound".into(),
+                Reporter::Destination | Reporter::Waypoint => "inbound".into(),
             },
             plan: record.way.as_str().into(),
             source_address: record.source.address.to_string(),
@@ -338,7 +338,7 @@ impl Connection {
             service: record.service.as_ref().map(|service| service.key.hostname.to_string()),
             hbone_peer: record.authority.map(|_| match record.reporter {
                 Reporter::Source => record.destination.address.to_string(),
-                Reporter::Destination => record.source.address.to_string(),
+                Reporter::Destination | Reporter::Waypoint => record.source.address.to_string(),
             }),
             tls_group: record.peer.as_ref().map(|peer| peer.group.as_str().into()),
             policy: record.allowed_by.as_ref().map(|rule| rule.to_string()),

@@ -26,6 +26,7 @@ pub(crate) use traffic::{EndLabels, Traffic, TrafficLabels};
 enum ReporterLabel {
     source,
     destination,
+    waypoint,
 }
 
 /// Which side of a connection reports it.
@@ -35,6 +36,8 @@ pub enum Reporter {
     Source,
     /// The proxy of the server.
     Destination,
+    /// A waypoint in between.
+    Waypoint,
 }
 
 impl From<Reporter> for ReporterLabel {
@@ -42,6 +45,7 @@ impl From<Reporter> for ReporterLabel {
         match reporter {
             Reporter::Source => Self::source,
             Reporter::Destination => Self::destination,
+            Reporter::Waypoint => Self::waypoint,
         }
     }
 }

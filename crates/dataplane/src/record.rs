@@ -218,14 +218,28 @@ impl Record {
     }
 
     fn count_failed(&self, tally: &Tally, failure: &dyn Failure) {
-        tally.traffic(self, failure.flags()).failed();
-        tally.metrics().refused(self.reporter, failure.reason());
+        self.count_refused(tally, failure.flags(), failure.reason());
+    }
+
+    /// The connection never stood, and its role logs it: counts it alone. `reason` is one word of a
+    /// fixed set.
+    pub fn count_refused(&self, tally: &Tally, flags: ResponseFlags, reason: &'static str) {
+        tally.traffic(self, flags).failed();
+        tally.metrics().refused(self.reporter, reason);
+    }
+
+    /// The connection is established, and its role logs it: counts it alone, for as long as what
+    /// is returned lives.
+    pub fn count_opened(&self, tally: &Tally) -> Counted {
+        let traffic = tally.traffic(self, ResponseFlags::None);
+        traffic.opened();
+        Counted(traffic)
     }
 
     fn direction(&self) -> &'static str {
         match self.reporter {
             Reporter::Source => "outbound",
-            Reporter::Destination => "inbound",
+            Reporter::Destination | Reporter::Waypoint => "inbound",
         }
     }
 
@@ -234,7 +248,7 @@ impl Record {
         // The view of the workload that this proxy stands for: sent is what its application sent.
         let (sent, received) = match self.reporter {
             Reporter::Source => (bytes.to_server, bytes.to_client),
-            Reporter::Destination => (bytes.to_client, bytes.to_server),
+            Reporter::Destination | Reporter::Waypoint => (bytes.to_client, bytes.to_server),
         };
         let named = self.service.as_ref().map(|it| &*it.key.hostname);
         let (told_service, service) =
@@ -294,6 +308,9 @@ impl Record {
     fn labels(&self, flags: ResponseFlags) -> TrafficLabels {
         let service = self.service.as_ref();
         let text = |of: fn(&Service) -> &Text| service.map(|it| of(it).clone()).unwrap_or_default();
+        // A waypoint reports how the client came to it, as of requests.
+        let is_server_proven =
+            self.reporter == Reporter::Waypoint || self.destination.identity.is_some();
         TrafficLabels {
             reporter: self.reporter,
             source: self.source.labels(),
@@ -301,9 +318,25 @@ impl Record {
             service: text(|service| &service.key.hostname),
             service_namespace: text(|service| &service.key.namespace),
             service_name: text(|service| &service.name),
-            mutual_tls: self.source.identity.is_some() && self.destination.identity.is_some(),
+            mutual_tls: self.source.identity.is_some() && is_server_proven,
             flags,
         }
+    }
+}
+
+/// Counts one connection, which has ended when this is dropped.
+pub struct Counted(Arc<Traffic>);
+
+impl Counted {
+    /// Bytes that moved from client to server and from server to client.
+    pub fn moved(&self, to_server: u64, to_client: u64) {
+        self.0.moved(to_server, to_client);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.closed();
     }
 }
 
@@ -452,6 +485,39 @@ mod tests {
         let text = tally.metrics().encode().unwrap();
         let failed = text.lines().find(|it| it.starts_with("istio_tcp_connections_failed_total{"));
         assert!(failed.is_some_and(|it| it.ends_with(" 10000")), "each counts: {failed:?}");
+    }
+
+    #[test]
+    fn a_waypoint_counts_a_connection_while_it_lasts() {
+        let tally = Tally::new(Metrics::new("ambit-waypoint"));
+        let mut record = Record { reporter: Reporter::Waypoint, ..inbound() };
+        record.service = Some(Arc::new(Service::named("shop", "cart.shop")));
+        let counted = record.count_opened(&tally);
+        counted.moved(3, 5);
+        let value = |metric: &str, part: &str| {
+            let text = tally.metrics().encode().unwrap();
+            let is_it = |it: &&str| {
+                let is_ours = it.contains("reporter=\"waypoint\"") && it.contains(part);
+                it.starts_with(metric) && is_ours
+            };
+            text.lines().find(is_it).and_then(|it| it.rsplit(' ').next()).map(str::to_owned)
+        };
+        let cart = "destination_service=\"cart.shop\"";
+        for (metric, expected) in [
+            ("istio_tcp_connections_opened_total", "1"),
+            ("istio_tcp_connections_closed_total", "0"),
+            ("istio_tcp_received_bytes_total", "3"),
+            ("istio_tcp_sent_bytes_total", "5"),
+        ] {
+            assert_eq!(value(metric, cart).as_deref(), Some(expected), "{metric}");
+        }
+        assert!(value("istio_tcp", "connection_security_policy=\"mutual_tls\"").is_some());
+        drop(counted);
+        assert_eq!(value("istio_tcp_connections_closed_total", cart).as_deref(), Some("1"));
+        record.count_refused(&tally, ResponseFlags::Overflow, "overflow");
+        let failed = value("istio_tcp_connections_failed_total", "response_flags=\"UO\"");
+        assert_eq!(failed.as_deref(), Some("1"));
+        assert!(value("ambit_refusals_total", "reason=\"overflow\"").is_some());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod bombs;
 mod bounds;
+mod bytes;
 mod crowds;
 mod floods;
 mod frames;

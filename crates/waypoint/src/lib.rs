@@ -12,7 +12,7 @@
 //! | `clients` | how many connections each client has |
 //! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
-//! | `passage` | connections that are no HTTP |
+//! | `passage`, `refused` | connections that are no HTTP, and why they come to nothing |
 //! | `watched` | an endpoint's connection, cut when its certificate is revoked |
 //! | `alternatives` | how many endpoints a request could go to |
 //! | `newcomers` | since when endpoints are there, for those that warm up |
@@ -44,6 +44,7 @@ mod operator;
 mod originate;
 mod passage;
 mod position;
+mod refused;
 mod reports;
 mod shared;
 mod telemetry;

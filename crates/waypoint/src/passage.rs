@@ -11,16 +11,19 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ambit_dataplane::record::Counted;
 use ambit_http::engine::halves::BoxStream;
-use ambit_http::engine::position::{Arrival, EndpointAsk, Goal, Position as _};
+use ambit_http::engine::position::{Arrival, EndpointAsk, Goal, Position as _, Unreachable};
 use ambit_http::engine::{Prefixed, quiet};
 use ambit_model::Text;
+use ambit_model::http::rule::Destination;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use crate::access_log::Passage;
 use crate::hello::{self, ServerName};
 use crate::position::{Here, Holds};
+use crate::refused::Refused;
 
 /// Endpoints that are tried before a connection is given up: nothing of it was sent yet.
 const ENDPOINTS_MAX: usize = 3;
@@ -45,10 +48,8 @@ pub(crate) async fn serve(
     let mut passage = Passage::new(&arrival);
     let version = here.policies_version();
     let Some(holds) = here.rules(&arrival).await else {
-        return here.record_bytes(
-            &passage,
-            Some("the control plane has not described this destination yet"),
-        );
+        let text = "the control plane has not described this destination yet".to_owned();
+        return here.refuse_bytes(&passage, &Refused::unreachable("unknown_service", text));
     };
     let mut first = BytesMut::from(first);
     let name = match holds.server_name_patience(patience.detect) {
@@ -56,20 +57,13 @@ pub(crate) async fn serve(
         None => ServerName::Unknown,
     };
     passage.server_name = name.host();
-    if let Some(denial) = here.judge_bytes(&holds, &arrival, &name) {
-        return here.record_bytes(&passage, Some(&denial));
-    }
-    let goal = match route(here, &arrival, &holds, &name, &mut passage) {
-        Ok(goal) => goal,
-        Err(why) => return here.record_bytes(&passage, Some(&why)),
+    let (goal, mut server) = match reach(here, &arrival, &holds, &name, &mut passage).await {
+        Ok(reached) => reached,
+        Err(refused) => return here.refuse_bytes(&passage, &refused),
     };
-    let mut server = match open(here, &arrival, goal, &mut passage).await {
-        Ok(server) => server,
-        Err(why) => return here.record_bytes(&passage, Some(&why)),
-    };
-    let moved = Moved::default();
+    let moved = Moved::new(here.count_bytes(&passage));
     let stream = Box::new(Prefixed::new(first.freeze(), client));
-    let mut client = Counted { stream, moved: &moved };
+    let mut client = Counting { stream, moved: &moved };
     let error = tokio::select! {
         biased;
         copied = copy_bidirectional(&mut client, &mut server) => {
@@ -84,23 +78,43 @@ pub(crate) async fn serve(
     here.record_bytes(&passage, error.as_deref());
 }
 
-/// Finds the rule that takes a connection, and draws where it goes. What holds there must let it.
+/// Judges and routes a connection, and connects to where it goes.
+async fn reach<'a>(
+    here: &Here,
+    arrival: &Arrival,
+    holds: &'a Holds,
+    name: &ServerName,
+    passage: &mut Passage<'a>,
+) -> Result<(Goal<'a>, BoxStream), Refused> {
+    if let Some(denial) = here.judge_bytes(holds, arrival, name) {
+        return Err(Refused::denied(denial));
+    }
+    let goal = route(here, arrival, holds, name, passage)?;
+    if let Goal::Backend(Destination::Service { name, .. }) = goal {
+        passage.service = Some(name);
+    }
+    // What holds there must let it.
+    if let Some(denial) = here.judge_bytes_elsewhere(holds, arrival, name, &goal) {
+        return Err(Refused::denied(denial));
+    }
+    Ok((goal, open(here, arrival, goal, passage).await?))
+}
+
+/// Finds the rule that takes a connection, and draws where it goes.
 fn route<'a>(
     here: &Here,
     arrival: &Arrival,
     holds: &'a Holds,
     name: &ServerName,
     passage: &mut Passage<'a>,
-) -> Result<Goal<'a>, String> {
+) -> Result<Goal<'a>, Refused> {
+    let unrouted = |text: String| Refused::unreachable("no_route", text);
     let rule = holds.bytes_rule(arrival.destination, name.host());
-    let rule = rule.map_err(|none| none.to_string())?;
+    let rule = rule.map_err(|none| unrouted(none.to_string()))?;
     passage.route = rule.map(|rule| &rule.origin);
     let drawn = rule.map(|rule| rule.draw(|bound| here.random_below(bound))).transpose();
-    let goal = drawn.map_err(|none| none.to_string())?.map_or(Goal::Original, Goal::Backend);
-    match here.judge_bytes_elsewhere(holds, arrival, name, &goal) {
-        Some(denial) => Err(denial),
-        None => Ok(goal),
-    }
+    let drawn = drawn.map_err(|none| unrouted(none.to_string()))?;
+    Ok(drawn.map_or(Goal::Original, Goal::Backend))
 }
 
 /// Connects to an endpoint.
@@ -109,7 +123,7 @@ async fn open(
     arrival: &Arrival,
     goal: Goal<'_>,
     passage: &mut Passage<'_>,
-) -> Result<BoxStream, String> {
+) -> Result<BoxStream, Refused> {
     let mut tried: Vec<Text> = Vec::new();
     loop {
         let ask = EndpointAsk {
@@ -120,14 +134,16 @@ async fn open(
             tried: &tried,
             is_ejected: &|_| false,
         };
-        let endpoint = here.choose(&ask).map_err(|none| none.text)?;
+        let unreachable = |none: Unreachable| Refused::unreachable(none.reason, none.text);
+        let endpoint = here.choose(&ask).map_err(unreachable)?;
         passage.endpoint = Some(endpoint.address);
+        passage.workload = endpoint.workload.clone();
         match here.connect(arrival, &endpoint).await {
             Ok(server) => return Ok(server),
             Err(none) => {
                 let is_last = tried.len() + 1 >= ENDPOINTS_MAX.min(endpoint.alternatives);
                 if is_last || tried.contains(&endpoint.uid) {
-                    return Err(none.text);
+                    return Err(unreachable(none));
                 }
                 tried.push(endpoint.uid);
             }
@@ -168,23 +184,38 @@ async fn denied(
 }
 
 /// Bytes of a client's connection.
-#[derive(Default)]
 struct Moved {
     received: Cell<u64>,
     sent: Cell<u64>,
+    /// Its metrics, which have them at once: it may last for days.
+    counted: Counted,
+}
+
+impl Moved {
+    fn new(counted: Counted) -> Self {
+        Self { received: Cell::default(), sent: Cell::default(), counted }
+    }
+
+    fn receive(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        self.received.set(self.received.get() + bytes);
+        self.counted.moved(bytes, 0);
+    }
+
+    fn send(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        self.sent.set(self.sent.get() + bytes);
+        self.counted.moved(0, bytes);
+    }
 }
 
 /// A client's connection whose bytes are counted.
-struct Counted<'m> {
+struct Counting<'m> {
     stream: BoxStream,
     moved: &'m Moved,
 }
 
-fn add(count: &Cell<u64>, bytes: usize) {
-    count.set(count.get() + bytes as u64);
-}
-
-impl AsyncRead for Counted<'_> {
+impl AsyncRead for Counting<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -192,12 +223,12 @@ impl AsyncRead for Counted<'_> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        add(&self.moved.received, buf.filled().len() - before);
+        self.moved.receive(buf.filled().len() - before);
         read
     }
 }
 
-impl AsyncWrite for Counted<'_> {
+impl AsyncWrite for Counting<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -205,7 +236,7 @@ impl AsyncWrite for Counted<'_> {
     ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
         if let Poll::Ready(Ok(bytes)) = wrote {
-            add(&self.moved.sent, bytes);
+            self.moved.send(bytes);
         }
         wrote
     }

@@ -15,8 +15,10 @@ use ambit_dataplane::choice::Around;
 use ambit_dataplane::dial::dial;
 use ambit_dataplane::judgement::{wait_for_policies, wait_for_view};
 use ambit_dataplane::lately::WITHDRAWN_MAX;
+use ambit_dataplane::metrics::Reporter;
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::Plane;
+use ambit_dataplane::record::{Counted, Record as TcpRecord};
 use ambit_dataplane::tunnel::{self, Ask};
 use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
@@ -57,6 +59,7 @@ use crate::alternatives::alternatives;
 use crate::hello::{HELLO_TIMEOUT, ServerName};
 use crate::newcomers::Newcomers;
 use crate::originate::{Originators, Spoken};
+use crate::refused::Refused;
 use crate::reports::Reports;
 use crate::shared::Shared;
 use crate::telemetry::Remembered;
@@ -239,6 +242,33 @@ impl Here {
         let service = service.map(|it| &**it);
         let entry = Entry::of_connection(&reports.names, passage, service, error);
         reports.log(self.telemetry(&view, passage.arrival), &entry);
+    }
+
+    /// A connection that is no HTTP came to nothing: counts it and logs it.
+    pub(crate) fn refuse_bytes(&self, passage: &Passage<'_>, refused: &Refused) {
+        let record = self.tcp_record(passage);
+        record.count_refused(&self.plane.tally, refused.flags, refused.reason);
+        self.record_bytes(passage, Some(&refused.text));
+    }
+
+    /// Counts a connection that is no HTTP, for as long as what is returned lives.
+    pub(crate) fn count_bytes(&self, passage: &Passage<'_>) -> Counted {
+        self.tcp_record(passage).count_opened(&self.plane.tally)
+    }
+
+    /// A connection that is no HTTP, as metrics of connections have it.
+    fn tcp_record(&self, passage: &Passage<'_>) -> TcpRecord {
+        let (view, arrival) = (self.view(), passage.arrival);
+        let named = passage.service.and_then(|name| view.service(name));
+        let service = named.or_else(|| self.asked(&view, arrival)).cloned();
+        let to = passage.endpoint.unwrap_or(arrival.destination);
+        let mut record = TcpRecord::new(Reporter::Waypoint, arrival.client, to);
+        record.source.workload = arrival.workload.clone();
+        record.source.identity = arrival.source.identity().cloned();
+        record.destination.identity = passage.workload.as_ref().map(|it| it.identity());
+        record.destination.workload = passage.workload.clone();
+        record.service = service;
+        record
     }
 
     /// The service that a client has asked for.

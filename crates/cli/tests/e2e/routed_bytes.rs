@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, sum};
 
 /// Two versions of a server that speaks first, each with a Service, and Services before both.
 const SERVERS: &str = "\
@@ -116,6 +116,8 @@ fn connections_are_routed_and_judged() {
     by_weight(&machine);
     by_name(&machine);
     by_virtual_service(&machine);
+    explained(&machine);
+    counted(&machine);
     machine.down();
 }
 
@@ -189,6 +191,51 @@ fn by_name(machine: &Machine) {
         !said(machine, "named.app", 7443, &hello("denied.example")).contains("version-")
     });
     assert_eq!(said(machine, "named.app", 7443, &hello("two.example")).trim(), "version-2");
+}
+
+/// What the waypoint would do is what it has done.
+fn explained(machine: &Machine) {
+    let why = |further: &[&str]| -> serde_json::Value {
+        let asked = ["why", "client/load", "app/named:7443", "-o", "json"];
+        let text = machine.run(&[&asked[..], further].concat());
+        serde_json::from_str(&text).expect("it prints JSON")
+    };
+    let two = why(&["--sni", "two.example"]);
+    assert_eq!(
+        (&two["decision"], &two["connection"]["protocol"]),
+        (&"allow".into(), &"TLS".into())
+    );
+    assert_eq!(two["connection"]["rule"]["route"], "app/wild", "{two}");
+    let denied = why(&["--sni", "denied.example"]);
+    assert_eq!(
+        (&denied["decision"], &denied["policy"]["name"]),
+        (&"deny".into(), &"app/by-name".into())
+    );
+    let nameless = why(&[]);
+    assert_eq!(nameless["decision"], "deny", "{nameless}");
+    assert!(nameless["reason"].as_str().is_some_and(|it| it.starts_with("no route takes")));
+}
+
+/// Connections that are no HTTP have Istio's metrics of TCP.
+fn counted(machine: &Machine) {
+    let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && \
+                  printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
+    let metrics = machine.bash("app/waypoint", script);
+    let client = "source_principal=\"spiffe://cluster.local/ns/client/sa/load\"";
+    let server = "destination_principal=\"spiffe://cluster.local/ns/app/sa/server\"";
+    let of = |metric: &str, service: &str| {
+        let service = format!("destination_service=\"{service}.app.svc.cluster.local\"");
+        sum(&metrics, metric, &["reporter=\"waypoint\"", client, server, &service])
+    };
+    let opened = of("istio_tcp_connections_opened_total", "v1");
+    assert!(opened >= 64, "{opened} in {metrics}");
+    let closed = of("istio_tcp_connections_closed_total", "v1");
+    assert!(closed <= opened, "{closed} of {opened}");
+    assert!(of("istio_tcp_sent_bytes_total", "v1") >= 10 * 64, "each has sent a line: {metrics}");
+    assert!(of("istio_tcp_received_bytes_total", "v1") > 0, "a hello was sent: {metrics}");
+    assert!(of("istio_tcp_connections_opened_total", "v2") > 0, "{metrics}");
+    let refused = ["reporter=\"waypoint\"", client, "response_flags=\"DENY\""];
+    assert!(sum(&metrics, "istio_tcp_connections_failed_total", &refused) > 0, "{metrics}");
 }
 
 fn by_virtual_service(machine: &Machine) {

@@ -55,7 +55,14 @@ fn a_telemetry_says_who_is_told_until_it_is_gone() {
     // Without its providers it is told nothing, and `apply` says so.
     let said = machine.apply(TELEMETRY);
     assert!(said.contains("the mesh configuration has no provider `collector`"), "{said}");
+    let listed = || machine.list("telemetries").remove(0);
+    let shown = listed();
+    assert_eq!((&shown["name"], &shown["scope"]), (&"sight".into(), &"namespace".into()));
+    assert_eq!(shown["conditions"][0]["status"], "False", "{shown}");
     machine.apply(PROVIDERS);
+    let shown = listed();
+    assert_eq!(shown["conditions"][0]["status"], "True", "{shown}");
+    assert_eq!(shown["providers"], serde_json::json!(["collector", "short"]), "{shown}");
     machine.wait("requests are traced", SETTLE_TIMEOUT, || {
         get(&machine, "/during").contains("traceparent")
     });

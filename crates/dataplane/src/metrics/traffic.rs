@@ -106,6 +106,7 @@ impl TrafficLabels {
         let reporter = match self.reporter {
             Reporter::Source => "source",
             Reporter::Destination => "destination",
+            Reporter::Waypoint => "waypoint",
         };
         let security = if self.mutual_tls { "mutual_tls" } else { UNKNOWN_LABEL };
         label("reporter", reporter)?;

@@ -15,7 +15,7 @@ use crate::remarks::Remarks;
 const MAX_LABELS: usize = 32;
 /// The name that means every metric.
 const ALL_METRICS: &str = "ALL_METRICS";
-/// Metrics of connections that are no HTTP, which waypoints do not have.
+/// Metrics of connections that are no HTTP, of which nothing can be changed.
 const OF_CONNECTIONS: [&str; 4] =
     ["TCP_OPENED_CONNECTIONS", "TCP_CLOSED_CONNECTIONS", "TCP_SENT_BYTES", "TCP_RECEIVED_BYTES"];
 
@@ -73,7 +73,7 @@ fn selected(
     match written.and_then(|it| it.metric.as_deref()) {
         None | Some("" | ALL_METRICS) => Some(Metric::ALL.to_vec()),
         Some(name) if OF_CONNECTIONS.contains(&name) => {
-            let what = "waypoints count requests alone: this override has no effect";
+            let what = "the metrics of connections stay as they are: this override has no effect";
             remarks.unhonoured(true, &at, what, "use a metric of requests");
             None
         }

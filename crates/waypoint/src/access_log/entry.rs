@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ambit_http::engine::position::Arrival;
 use ambit_http::engine::record::Record;
 use ambit_model::http::rule::Origin;
 use ambit_model::identity::Identity;
+use ambit_model::names::ServiceName;
 use ambit_model::service::Service;
 use ambit_model::trace::TraceParent;
 use ambit_model::workload::Workload;
@@ -58,6 +60,10 @@ pub(crate) struct Passage<'a> {
     started: Instant,
     /// The endpoint that it went to, or should have.
     pub(crate) endpoint: Option<SocketAddr>,
+    /// What the mesh knows of that endpoint.
+    pub(crate) workload: Option<Arc<Workload>>,
+    /// The service that its route leads to, if it has one.
+    pub(crate) service: Option<&'a ServiceName>,
     /// Where the rule that took it is written.
     pub(crate) route: Option<&'a Origin>,
     /// The host in its TLS handshake.
@@ -69,8 +75,16 @@ pub(crate) struct Passage<'a> {
 impl<'a> Passage<'a> {
     /// One that begins now.
     pub(crate) fn new(arrival: &'a Arrival) -> Self {
-        let started = Instant::now();
-        Self { arrival, started, endpoint: None, route: None, server_name: None, bytes: (0, 0) }
+        Self {
+            arrival,
+            started: Instant::now(),
+            endpoint: None,
+            workload: None,
+            service: None,
+            route: None,
+            server_name: None,
+            bytes: (0, 0),
+        }
     }
 }
 
@@ -116,7 +130,7 @@ impl<'a> Entry<'a> {
             started: SystemTime::now() - duration,
             duration,
             endpoint: passage.endpoint,
-            workload: None,
+            workload: passage.workload.as_deref(),
             received_bytes: passage.bytes.0,
             sent_bytes: passage.bytes.1,
             error,

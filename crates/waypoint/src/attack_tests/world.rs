@@ -327,6 +327,13 @@ impl World {
         self.shared.mesh.memory.reserved_bytes()
     }
 
+    /// The sum of all series that begin with this and have this in their labels.
+    pub(super) fn sum(&self, start: &str, part: &str) -> f64 {
+        let text = self.shared.mesh.metrics.encode().unwrap();
+        let lines = text.lines().filter(|line| line.starts_with(start) && line.contains(part));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
     /// The value of a metric, 0 if it is not there.
     pub(super) fn metric(&self, named: &str) -> f64 {
         let text = self.shared.mesh.metrics.encode().unwrap();
