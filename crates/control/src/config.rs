@@ -141,8 +141,9 @@ pub struct Args {
     #[arg(long, env = "AMBIT_JWKS_NETWORKS", value_delimiter = ',', value_name = "CIDR")]
     pub jwks_networks: Vec<IpNet>,
 
-    /// How old the keys of token issuers are when they are fetched again; at least one second
-    #[arg(long, env = "AMBIT_JWKS_REFRESH", default_value = "5m",
+    /// How old the keys of token issuers are when they are fetched again; at least one second. For
+    /// so long tokens of an issuer's new key may be refused
+    #[arg(long, env = "AMBIT_JWKS_REFRESH", default_value = "1m",
         value_parser = parse_duration, value_name = "DURATION")]
     pub jwks_refresh: Duration,
 

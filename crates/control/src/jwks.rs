@@ -1,7 +1,8 @@
 //! The keys of token issuers that RequestAuthentications name by URL.
 //!
 //! Control fetches them, so that a waypoint needs no way to an issuer, and puts them into the
-//! rules that waypoints get. Keys are fetched again in the background. While an issuer is away its
+//! rules that waypoints get. Keys are fetched again in the background, and never because of a
+//! token: who makes up a `kid` must not decide when an issuer is asked. While an issuer is away its
 //! last keys go on being used: a token that was good stays good. They are kept on disk too, for
 //! the next start. What was fetched, and why not, is part of the objects' state.
 //!
@@ -58,6 +59,9 @@ const SOURCES_MAX: usize = 512;
 const NAMESPACE_SOURCES_MAX: usize = 16;
 /// How long the first start waits for keys that were never fetched.
 const FIRST_ROUND_MAX: Duration = Duration::from_secs(3);
+/// How often keys are written to disk that have not changed: when they were fetched last counts
+/// against a week.
+const KEPT_AGAIN: Duration = Duration::from_secs(60 * 60);
 /// Where systems keep the roots that they believe; the first that is there.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -119,6 +123,7 @@ pub(crate) struct Jwks {
     /// Of an earlier run, until somebody asks for them.
     earlier: BTreeMap<KeySource, IssuerKeys>,
     kept: PathBuf,
+    kept_at: Option<Instant>,
     under_way: FuturesUnordered<BoxFuture<'static, Fetched>>,
 }
 
@@ -149,6 +154,7 @@ impl Jwks {
             known: BTreeMap::new(),
             earlier,
             kept: settings.kept,
+            kept_at: None,
             under_way: FuturesUnordered::new(),
         })
     }
@@ -289,9 +295,11 @@ impl Jwks {
         }
         let now = unix_now();
         let state = self.known.entry(source.clone()).or_default();
+        let mut is_news = false;
         match fetched {
             Ok(keys) => {
-                if state.keys.as_deref() != Some(&*keys) {
+                is_news = state.keys.as_deref() != Some(&*keys);
+                if is_news {
                     tracing::info!(%source, "fetched the keys of a token issuer");
                     state.keys = Some(keys.as_str().into());
                 }
@@ -312,9 +320,19 @@ impl Jwks {
         }
         let (state, is_good) = (state.clone(), state.problem.is_none());
         self.publish(vec![Event::IssuerKeys(source, Some(state))]);
-        if is_good && let Err(error) = kept::write(&self.kept, &self.known) {
-            let error = error_chain(&error);
-            tracing::error!(error, "the keys of token issuers are not kept for the next start");
+        let is_due = self.kept_at.is_none_or(|at| at.elapsed() >= KEPT_AGAIN);
+        if is_good && (is_news || is_due) {
+            self.keep();
+        }
+    }
+
+    fn keep(&mut self) {
+        match kept::write(&self.kept, &self.known) {
+            Ok(()) => self.kept_at = Some(Instant::now()),
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::error!(error, "the keys of token issuers are not kept for the next start");
+            }
         }
     }
 

@@ -133,6 +133,31 @@ async fn without_keys_the_state_says_why_and_new_keys_arrive_by_themselves() {
     assert_eq!(told_keys(&world), [Some(CANONICAL.to_owned())]);
 }
 
+#[tokio::test]
+async fn keys_that_stay_the_same_are_not_written_each_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = world();
+    world.apply(vec![authentication(&json!([{"issuer": "a", "jwksUri": "https://a/"}]))]);
+    let (authority, settings) = (authority(directory.path()), settings(directory.path()));
+    let kept = settings.kept.clone();
+    let mut jwks = Jwks::new(world.clone(), authority, settings).expect("roots");
+    jwks.follow();
+    let source = KeySource::Uri("https://a/".into());
+    let mut is_written = |keys: &str| {
+        let _absent = std::fs::remove_file(&kept);
+        jwks.take((source.clone(), Ok(keys.to_owned())));
+        kept.exists()
+    };
+    let other = r#"{"keys":[]}"#;
+    for (keys, expected) in [(CANONICAL, true), (CANONICAL, false), (other, true), (other, false)] {
+        assert_eq!(is_written(keys), expected, "{keys}");
+    }
+    jwks.kept_at = Instant::now().checked_sub(KEPT_AGAIN);
+    let _absent = std::fs::remove_file(&kept);
+    jwks.take((source, Ok(other.to_owned())));
+    assert!(kept.exists(), "once an hour, for when it was fetched");
+}
+
 /// The issuers that are not asked, and why.
 fn left_out(world: &World) -> Vec<String> {
     let builder = world.read();
