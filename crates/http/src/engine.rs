@@ -53,7 +53,7 @@ mod server;
 mod state;
 mod upstream;
 
-pub use exchange::hash_of;
+pub use exchange::{Opened, hash_of, open};
 pub use piece::Broken;
 pub use prefixed::Prefixed;
 pub use quiet::quiet;

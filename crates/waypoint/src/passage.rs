@@ -13,20 +13,16 @@ use std::time::Duration;
 
 use ambit_dataplane::record::Counted;
 use ambit_http::engine::halves::BoxStream;
-use ambit_http::engine::position::{Arrival, EndpointAsk, Goal, Position as _, Unreachable};
-use ambit_http::engine::{Prefixed, quiet};
-use ambit_model::Text;
+use ambit_http::engine::position::{Arrival, Endpoint, Goal, Position as _, Rules as _};
+use ambit_http::engine::{self, Engine, Opened, Prefixed, quiet};
 use ambit_model::http::rule::Destination;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use crate::access_log::Passage;
 use crate::hello::{self, ServerName};
-use crate::position::{Here, Holds};
+use crate::position::{Here, Holds, Way};
 use crate::refused::Refused;
-
-/// Endpoints that are tried before a connection is given up: nothing of it was sent yet.
-const ENDPOINTS_MAX: usize = 3;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +35,13 @@ pub(crate) struct Patience {
 
 /// Serves one connection to its end. `first` was read of it.
 pub(crate) async fn serve(
-    here: &Here,
+    engine: &Engine<Here>,
     arrival: Arrival,
     mut client: BoxStream,
     first: Bytes,
     patience: Patience,
 ) {
+    let here = engine.position();
     let mut passage = Passage::new(&arrival);
     let version = here.policies_version();
     let Some(holds) = here.rules(&arrival).await else {
@@ -57,7 +54,7 @@ pub(crate) async fn serve(
         None => ServerName::Unknown,
     };
     passage.server_name = name.host();
-    let (goal, mut server) = match reach(here, &arrival, &holds, &name, &mut passage).await {
+    let (goal, mut server) = match reach(engine, &arrival, &holds, &name, &mut passage).await {
         Ok(reached) => reached,
         Err(refused) => return here.refuse_bytes(&passage, &refused),
     };
@@ -66,7 +63,7 @@ pub(crate) async fn serve(
     let mut client = Counting { stream, moved: &moved };
     let error = tokio::select! {
         biased;
-        copied = copy_bidirectional(&mut client, &mut server) => {
+        copied = copy_bidirectional(&mut client, &mut server.stream) => {
             copied.err().map(|error| error.to_string())
         }
         denial = denied(here, &arrival, &name, goal, version) => Some(denial),
@@ -80,12 +77,13 @@ pub(crate) async fn serve(
 
 /// Judges and routes a connection, and connects to where it goes.
 async fn reach<'a>(
-    here: &Here,
+    engine: &Engine<Here>,
     arrival: &Arrival,
     holds: &'a Holds,
     name: &ServerName,
     passage: &mut Passage<'a>,
-) -> Result<(Goal<'a>, BoxStream), Refused> {
+) -> Result<(Goal<'a>, Opened), Refused> {
+    let here = engine.position();
     if let Some(denial) = here.judge_bytes(holds, arrival, name) {
         return Err(Refused::denied(denial));
     }
@@ -97,7 +95,7 @@ async fn reach<'a>(
     if let Some(denial) = here.judge_bytes_elsewhere(holds, arrival, name, &goal) {
         return Err(Refused::denied(denial));
     }
-    Ok((goal, open(here, arrival, goal, passage).await?))
+    Ok((goal, open(engine, arrival, holds, goal, passage).await?))
 }
 
 /// Finds the rule that takes a connection, and draws where it goes.
@@ -119,36 +117,18 @@ fn route<'a>(
 
 /// Connects to an endpoint.
 async fn open(
-    here: &Here,
+    engine: &Engine<Here>,
     arrival: &Arrival,
+    holds: &Holds,
     goal: Goal<'_>,
     passage: &mut Passage<'_>,
-) -> Result<BoxStream, Refused> {
-    let mut tried: Vec<Text> = Vec::new();
-    loop {
-        let ask = EndpointAsk {
-            arrival,
-            goal,
-            hash: None,
-            pinned: None,
-            tried: &tried,
-            is_ejected: &|_| false,
-        };
-        let unreachable = |none: Unreachable| Refused::unreachable(none.reason, none.text);
-        let endpoint = here.choose(&ask).map_err(unreachable)?;
+) -> Result<Opened, Refused> {
+    let note = |endpoint: &Endpoint<Way>| {
         passage.endpoint = Some(endpoint.address);
         passage.workload = endpoint.workload.clone();
-        match here.connect(arrival, &endpoint).await {
-            Ok(server) => return Ok(server),
-            Err(none) => {
-                let is_last = tried.len() + 1 >= ENDPOINTS_MAX.min(endpoint.alternatives);
-                if is_last || tried.contains(&endpoint.uid) {
-                    return Err(unreachable(none));
-                }
-                tried.push(endpoint.uid);
-            }
-        }
-    }
+    };
+    let opened = engine::open(engine, arrival, (goal, holds.traffic(&goal)), note).await;
+    opened.map_err(|none| Refused::unreachable(none.reason, none.text))
 }
 
 /// Waits until the policies deny a connection that was judged by this version of them.

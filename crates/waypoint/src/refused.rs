@@ -21,6 +21,10 @@ impl Refused {
 
     /// Nothing takes it, for this reason.
     pub(crate) fn unreachable(reason: &'static str, text: String) -> Self {
-        Self { flags: ResponseFlags::Connect, reason, text }
+        let flags = match reason {
+            "overflow" => ResponseFlags::Overflow,
+            _ => ResponseFlags::Connect,
+        };
+        Self { flags, reason, text }
     }
 }

@@ -304,6 +304,6 @@ impl Thread {
         let settings = self.engine.settings();
         let patience =
             Patience { detect: settings.detect_timeout, idle: settings.stream_idle_timeout };
-        passage::serve(self.engine.position(), arrival, stream, first, patience).await;
+        passage::serve(&self.engine, arrival, stream, first, patience).await;
     }
 }

@@ -27,6 +27,7 @@ mod grpc;
 mod limit;
 mod limited;
 mod mirror;
+mod opening;
 mod room;
 mod session;
 mod trace;
@@ -36,6 +37,7 @@ use consulted::Consulted;
 use limited::Limited;
 use watch::{Ended, denial, denied_there, for_model};
 
+pub use opening::{Opened, open};
 pub use session::hash_of;
 
 use std::rc::Rc;

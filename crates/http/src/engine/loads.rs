@@ -71,11 +71,6 @@ impl UnderWay {
 impl Loads {
     /// Counts a request, unless the service has as many as it may have.
     pub(crate) fn begin(&self, service: &Text, policy: &TrafficPolicy) -> Option<UnderWay> {
-        let mut loads = self.0.borrow_mut();
-        if loads.len() >= MAX_REMEMBERED && !loads.contains_key(service) {
-            loads.retain(|_, load| !load.is_idle());
-        }
-        drop(loads);
         self.take(service, Kind::Request, policy.limits.requests)
     }
 
@@ -91,6 +86,9 @@ impl Loads {
 
     fn take(&self, service: &Text, kind: Kind, limit: Option<u32>) -> Option<UnderWay> {
         let mut loads = self.0.borrow_mut();
+        if loads.len() >= MAX_REMEMBERED && !loads.contains_key(service) {
+            loads.retain(|_, load| !load.is_idle());
+        }
         let count = loads.entry(service.clone()).or_default().count(kind);
         if limit.is_some_and(|limit| *count >= limit) {
             return None;

@@ -10,6 +10,7 @@ mod http1;
 mod http2;
 mod leaving;
 mod limits;
+mod opening;
 mod paths;
 mod pools;
 mod probes;

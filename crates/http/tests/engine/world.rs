@@ -13,7 +13,7 @@ use ambit_http::engine::position::{
 };
 use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::Record;
-use ambit_http::engine::{Engine, Served, Settings, Speaks, serve};
+use ambit_http::engine::{Engine, Opened, Served, Settings, Speaks, open, serve};
 use ambit_model::Text;
 use ambit_model::authorize::{Denial, RuleName, Source};
 use ambit_model::http::authentication::Authentication;
@@ -351,6 +351,12 @@ impl Bed {
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// An endpoint's connection for a client's that is no HTTP.
+    pub(crate) async fn open(&self) -> Result<Opened, Unreachable> {
+        let traffic = self.world.traffic.borrow().clone();
+        open(&self.engine, &arrival(), (Goal::Original, &traffic), |_| {}).await
     }
 
     pub(crate) fn last(&self) -> Record {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::carry::{Carried, Counts, Terms, Until, carry};
 use super::changes::change_response;
 use super::limited;
-use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room, bounded_as};
+use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room, bounded_by};
 use super::session::{self, Sticky};
 use super::watch::{self, Ended};
 use super::{Changes, Exchange, malformed};
@@ -115,10 +115,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     }
 
     fn plan<'p>(&self, goal: Goal<'p>, changes: &'p Changes<'p>) -> Plan<'p> {
-        let service = match goal {
-            Goal::Backend(destination) => bounded_as(destination),
-            Goal::Original => self.arrival.destination.to_string().into(),
-        };
+        let service = bounded_by(&goal, self.arrival);
         let traffic = self.rules.traffic(&goal).clone();
         let version = self.version(&goal);
         let session = changes.rule.and_then(|it| it.session.as_ref());

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::engine::Engine;
 use crate::engine::loads::UnderWay;
-use crate::engine::position::Position;
+use crate::engine::position::{Arrival, Goal, Position};
 
 /// How long a connection to an endpoint may take, if nobody says otherwise.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,6 +34,14 @@ pub(super) fn bounded_as(destination: &Destination) -> Text {
     }
 }
 
+/// The same of a goal.
+pub(super) fn bounded_by(goal: &Goal<'_>, arrival: &Arrival) -> Text {
+    match goal {
+        Goal::Backend(destination) => bounded_as(destination),
+        Goal::Original => arrival.destination.to_string().into(),
+    }
+}
+
 /// What a request that waited for a connection gets.
 pub(super) enum Room<T> {
     /// A connection that was free.
@@ -49,6 +57,8 @@ pub(super) enum Full {
     Pending(Text),
     #[error("{0} has as many connections as it may have, and none was free in time")]
     Connections(Text),
+    #[error("{0} has as many connections as it may have")]
+    Places(Text),
 }
 
 /// Counts a request that waits for a connection.
