@@ -477,9 +477,10 @@ pub(crate) struct WhyArgs {
     /// is that for a token with a good signature.
     #[arg(long, value_name = "JSON")]
     pub(crate) claims: Option<String>,
-    /// A token of the client. It is verified with the keys that control has of its issuer.
-    #[arg(long, value_name = "TOKEN", conflicts_with = "claims")]
-    pub(crate) jwt: Option<String>,
+    /// A file with a token of the client, or `-` for the standard input. It is verified with the
+    /// keys that control has of its issuer.
+    #[arg(long, value_name = "FILE", conflicts_with = "claims")]
+    pub(crate) jwt: Option<PathBuf>,
     /// The name in the client's TLS handshake, for a port that carries TLS.
     #[arg(long, value_name = "HOST")]
     pub(crate) sni: Option<String>,

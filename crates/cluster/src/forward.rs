@@ -89,6 +89,8 @@ fn understand<T: DeserializeOwned>(
     pod: &PodName,
     target: &str,
 ) -> Result<T, ClusterError> {
+    // What is asked may hold a token.
+    let target = target.split('?').next().unwrap_or_default();
     if status.is_success() {
         return serde_json::from_slice(body).map_err(|source| ClusterError::Form {
             pod: pod.to_string(),

@@ -330,6 +330,8 @@ impl Jwks {
         match kept::write(&self.kept, &self.known) {
             Ok(()) => self.kept_at = Some(Instant::now()),
             Err(error) => {
+                // The next good fetch tries again.
+                self.kept_at = None;
                 let error = error_chain(&error);
                 tracing::error!(error, "the keys of token issuers are not kept for the next start");
             }

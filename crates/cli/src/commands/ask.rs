@@ -73,6 +73,8 @@ fn understand<T: DeserializeOwned>(
     body: &[u8],
 ) -> Result<T> {
     let name = role.name;
+    // What is asked may hold a token.
+    let target = target.split('?').next().unwrap_or_default();
     if status.is_success() {
         return serde_json::from_slice(body).with_context(|| {
             format!(

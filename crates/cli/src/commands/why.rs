@@ -1,12 +1,13 @@
 //! `ambit why`: what happens to a connection or a request, what decides it, and what would have to
 //! change.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use ambit_wire::admin::{
     BackendCheck, Bound, Decision, Explanation, RequestLimit, RouteRule, control,
 };
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::mesh;
 use super::status::escape;
@@ -28,7 +29,7 @@ pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
         ("host", args.host),
         ("headers", headers),
         ("claims", args.claims),
-        ("jwt", args.jwt),
+        ("jwt", args.jwt.as_deref().map(token).transpose()?),
         ("sni", args.sni),
     ];
     for (name, value) in parts {
@@ -46,6 +47,21 @@ pub(super) async fn why(args: WhyArgs) -> Result<ExitCode> {
         true => ExitCode::from(NOT_ALLOWED),
         false => ExitCode::SUCCESS,
     })
+}
+
+/// The token in a file. It is not a word of the command line, where all users of the machine would
+/// read it.
+fn token(file: &Path) -> Result<String> {
+    let text = match file.as_os_str() == "-" {
+        true => std::io::read_to_string(std::io::stdin()).context("read the token"),
+        false => std::fs::read_to_string(file).with_context(|| {
+            // Whoever gives the token itself must not find it in an error. Each begins so.
+            let is_token = file.as_os_str().as_encoded_bytes().starts_with(b"eyJ");
+            let name = if is_token { "--jwt".to_owned() } else { file.display().to_string() };
+            format!("read a token from the file {name}; `-` is the standard input")
+        }),
+    };
+    Ok(text?.trim().to_owned())
 }
 
 /// The answer, a fact a line.

@@ -86,8 +86,13 @@ fn pods_share_what_a_service_counts_and_nothing_that_they_count_themselves() {
     });
     machine.apply(&format!("{COUNTED}{APART}"));
     serve(&machine, "app/server");
+    // Both pods ask it: each client's connections go to either.
     machine.wait("the service counts", SETTLE_TIMEOUT, || {
-        ask(&machine, "/", "x-user: first").starts_with("HTTP/1.1 200")
+        (0..8).all(|number| {
+            let client = if number % 2 == 0 { "client/load" } else { "client/near" };
+            let answer = ask_from(&machine, client, "/", &format!("x-user: first-{number}"));
+            answer.contains("x-counted: ")
+        })
     });
     assert_eq!(passed(&machine, "per-user", "x-user: ann"), MOST as usize, "of both together");
     assert_eq!(passed(&machine, "per-tenant", "x-tenant: a"), 2 * 2, "two of each");

@@ -218,19 +218,20 @@ fn explained(machine: &Machine) {
 
 /// Connections that are no HTTP have Istio's metrics of TCP.
 fn counted(machine: &Machine) {
-    let script = "exec 3<>/dev/tcp/127.0.0.1/15020 && \
-                  printf 'GET /metrics HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3 && timeout 5 cat <&3";
-    let metrics = machine.bash("app/waypoint", script);
     let client = "source_principal=\"spiffe://cluster.local/ns/client/sa/load\"";
     let server = "destination_principal=\"spiffe://cluster.local/ns/app/sa/server\"";
-    let of = |metric: &str, service: &str| {
+    let read = || machine.page("app/waypoint", "127.0.0.1/15020", "/metrics");
+    let sum_of = |metrics: &str, metric: &str, service: &str| {
         let service = format!("destination_service=\"{service}.app.svc.cluster.local\"");
-        sum(&metrics, metric, &["reporter=\"waypoint\"", client, server, &service])
+        sum(metrics, metric, &["reporter=\"waypoint\"", client, server, &service])
     };
-    let opened = of("istio_tcp_connections_opened_total", "v1");
-    assert!(opened >= 64, "{opened} in {metrics}");
-    let closed = of("istio_tcp_connections_closed_total", "v1");
-    assert!(closed <= opened, "{closed} of {opened}");
+    machine.wait("all connections have ended", SETTLE_TIMEOUT, || {
+        let metrics = read();
+        let opened = sum_of(&metrics, "istio_tcp_connections_opened_total", "v1");
+        opened >= 64 && opened == sum_of(&metrics, "istio_tcp_connections_closed_total", "v1")
+    });
+    let metrics = read();
+    let of = |metric: &str, service: &str| sum_of(&metrics, metric, service);
     assert!(of("istio_tcp_sent_bytes_total", "v1") >= 10 * 64, "each has sent a line: {metrics}");
     assert!(of("istio_tcp_received_bytes_total", "v1") > 0, "a hello was sent: {metrics}");
     assert!(of("istio_tcp_connections_opened_total", "v2") > 0, "{metrics}");

@@ -154,8 +154,14 @@ async fn keys_that_stay_the_same_are_not_written_each_time() {
     }
     jwks.kept_at = Instant::now().checked_sub(KEPT_AGAIN);
     let _absent = std::fs::remove_file(&kept);
-    jwks.take((source, Ok(other.to_owned())));
+    jwks.take((source.clone(), Ok(other.to_owned())));
     assert!(kept.exists(), "once an hour, for when it was fetched");
+    std::fs::remove_file(&kept).expect("it is there");
+    std::fs::create_dir(&kept).expect("a directory in its place");
+    jwks.take((source.clone(), Ok(CANONICAL.to_owned())));
+    std::fs::remove_dir(&kept).expect("it is empty");
+    jwks.take((source, Ok(CANONICAL.to_owned())));
+    assert!(kept.is_file(), "what could not be written is written next time");
 }
 
 /// The issuers that are not asked, and why.

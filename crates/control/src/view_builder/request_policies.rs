@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use ambit_manifest::ObjectName;
-use ambit_manifest::istio::AuthorizationPolicy;
+use ambit_manifest::istio::{self, AuthorizationPolicy};
 use ambit_manifest::policy::{self, Target};
 use ambit_manifest::routing::ParentKind;
 use ambit_model::http::policy::{Action, RequestPolicy, RequestRule};
@@ -65,19 +65,22 @@ pub(super) fn enforced(mesh: &Mesh, policy: &AuthorizationPolicy) -> RequestPoli
         let metadata = &policy.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
+        let key = PolicyName::new(namespace, name);
+        let is_dry_run = policy::is_dry_run(policy);
+        // It allows nothing and denies nothing.
+        if policy.spec.action == istio::Action::Audit {
+            tracing::error!(namespace, name, %error, "an AUDIT policy cannot be honoured");
+            let action = Action::Audit;
+            return RequestPolicy { key, action, is_dry_run, rules: Vec::new(), condition: None };
+        }
         tracing::error!(
             namespace,
             name,
             %error,
             "a policy cannot be honoured: waypoints deny everything that it is for",
         );
-        RequestPolicy {
-            key: PolicyName::new(namespace, name),
-            action: Action::Deny,
-            is_dry_run: policy::is_dry_run(policy),
-            rules: vec![RequestRule::default()],
-            condition: None,
-        }
+        let (action, rules) = (Action::Deny, vec![RequestRule::default()]);
+        RequestPolicy { key, action, is_dry_run, rules, condition: None }
     })
 }
 

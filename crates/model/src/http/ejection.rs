@@ -22,6 +22,8 @@ pub enum Outcome {
     Status(u16),
     /// It failed on the way: no connection, a reset, no answer in time.
     LocalError,
+    /// It took a connection that is no HTTP, which says nothing of its answers.
+    Connected,
 }
 
 /// The endpoints of one service that lately failed.
@@ -52,6 +54,10 @@ impl Failing {
             Outcome::Status(status) => (status >= 500, (502..=504).contains(&status), false),
             Outcome::LocalError if rules.splits_local_errors => (false, false, true),
             Outcome::LocalError => (true, true, true),
+            Outcome::Connected => {
+                self.has_connected();
+                return false;
+            }
         };
         let add = |count: &mut u32, is: bool| *count = if is { count.saturating_add(1) } else { 0 };
         add(&mut self.local_errors, is_local);
@@ -63,6 +69,15 @@ impl Failing {
         over(self.errors_5xx, rules.consecutive_5xx)
             || over(self.gateway_errors, rules.consecutive_gateway_errors)
             || rules.splits_local_errors && over(self.local_errors, rules.consecutive_local_errors)
+    }
+
+    /// Forgets that it could not be reached, but not what it has answered.
+    fn has_connected(&mut self) {
+        let unreached = std::mem::take(&mut self.local_errors);
+        // Without counts of their own they are in both others, and alone there if these are equal.
+        if self.errors_5xx == unreached {
+            (self.errors_5xx, self.gateway_errors) = (0, 0);
+        }
     }
 
     /// Forgets one ejection for each interval without one.
@@ -109,7 +124,11 @@ impl Ejections {
         outcome: Outcome,
         now: Instant,
     ) -> Option<Duration> {
-        let is_good = matches!(outcome, Outcome::Status(status) if status < 500);
+        let is_good = match outcome {
+            Outcome::Status(status) => status < 500,
+            Outcome::Connected => true,
+            Outcome::LocalError => false,
+        };
         if is_good && !self.failing.contains_key(uid) {
             return None;
         }
@@ -195,6 +214,12 @@ mod tests {
         check(&split, &[ERROR, ERROR, Outcome::LocalError, ERROR], Some(3));
         check(&split, &[Outcome::LocalError, Outcome::LocalError], Some(1));
         check(&split, &[Outcome::LocalError, OK, Outcome::LocalError], None);
+        const CONNECTED: Outcome = Outcome::Connected;
+        check(&RULES, &[ERROR, CONNECTED, ERROR, CONNECTED, ERROR], Some(4));
+        check(&RULES, &[Outcome::LocalError, CONNECTED, Outcome::LocalError, ERROR], None);
+        check(&RULES, &[Outcome::LocalError, ERROR, CONNECTED, ERROR], Some(3));
+        check(&split, &[ERROR, CONNECTED, ERROR, CONNECTED, ERROR], Some(4));
+        check(&split, &[Outcome::LocalError, CONNECTED, Outcome::LocalError], None);
         let never = Ejection { consecutive_5xx: 0, consecutive_gateway_errors: 0, ..RULES };
         check(&never, &[GATEWAY; 50], None);
     }

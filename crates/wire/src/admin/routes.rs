@@ -120,7 +120,7 @@ pub struct RequestLimit {
 /// How much a request or a connection may be, or how long it may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// What is bounded, as the object's field names it: `bodyBytes`, `maxConnections`.
+    /// What is bounded, as the object's field names it: `maxBodyBytes`, `maxConnections`.
     pub bound: Word,
     /// How much, in words: a number, or a duration with its unit.
     pub value: String,

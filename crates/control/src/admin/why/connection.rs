@@ -24,19 +24,22 @@ pub(in crate::admin) fn explain(
     server_name: Option<&str>,
 ) -> Result<admin::Explanation, WhyError> {
     let mut explanation = super::explain(builder, source, destination)?;
-    if explanation.plan == "waypoint"
-        && let Some(fronted) = Fronted::of(builder, source, destination)?
-        && let Some(http) = fronted.http()
-    {
-        let one = One::new(&fronted, http, server_name);
-        match one.carried() {
-            Some(carried) => one.answer(carried, &mut explanation),
-            None => explanation.notes.push(
-                "the port carries requests, or nothing is declared of it: ask about a request with \
-                 --method, --path, --host or --header"
-                    .to_owned(),
-            ),
-        }
+    if explanation.plan != "waypoint" {
+        return Ok(explanation);
+    }
+    let Some(fronted) = Fronted::of(builder, source, destination)? else { return Ok(explanation) };
+    let Some(http) = fronted.http() else {
+        fronted.unknown(&mut explanation);
+        return Ok(explanation);
+    };
+    let one = One::new(&fronted, http, server_name);
+    match one.carried() {
+        Some(carried) => one.answer(carried, &mut explanation),
+        None => explanation.notes.push(
+            "the port carries requests, or nothing is declared of it: ask about a request with \
+             --method, --path, --host or --header"
+                .to_owned(),
+        ),
     }
     Ok(explanation)
 }

@@ -53,6 +53,12 @@ impl<'a> Fronted<'a> {
         self.builder.view().http_service(&self.name).map(|http| &**http)
     }
 
+    /// Says that the waypoint knows nothing of it yet.
+    pub(super) fn unknown(&self, explanation: &mut admin::Explanation) {
+        explanation.decision = admin::Decision::Deny;
+        explanation.reason = format!("the waypoint knows nothing of {} yet", self.name);
+    }
+
     /// The client, as it proves itself.
     pub(super) fn source(&self) -> Source {
         let identity = (self.client.tunnel == Tunnel::Hbone).then(|| self.client.identity());

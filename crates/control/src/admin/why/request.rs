@@ -96,8 +96,7 @@ pub(in crate::admin) fn explain(
     }
     let Some(fronted) = Fronted::of(builder, source, destination)? else { return Ok(explanation) };
     let Some(http) = fronted.http() else {
-        explanation.decision = admin::Decision::Deny;
-        explanation.reason = format!("the waypoint knows nothing of {} yet", fronted.name);
+        fronted.unknown(&mut explanation);
         return Ok(explanation);
     };
     let connection = connection::One::new(&fronted, http, request.server_name.as_deref());

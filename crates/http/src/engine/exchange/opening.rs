@@ -3,10 +3,12 @@
 //! Its limits and its failures are counted together with those of requests: a port may carry both,
 //! and an endpoint that takes no connections takes none of either.
 
+use std::time::Duration;
+
 use ambit_model::Text;
 use ambit_model::http::ejection::Outcome;
 use ambit_model::http::traffic::{Balancing, HashKey, TrafficPolicy};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::room::{CONNECT_TIMEOUT, Full, bounded_by};
 use super::session::hash_of;
@@ -17,6 +19,9 @@ use crate::engine::position::{Arrival, Endpoint, EndpointAsk, Goal, Position, Un
 
 /// Endpoints that are tried before a connection is given up: nothing of it was sent yet.
 const ENDPOINTS_MAX: usize = 3;
+
+/// How long an idle connection may take to end that makes room for another one.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection to an endpoint, and its place among those that its service may have.
 pub struct Opened {
@@ -34,7 +39,7 @@ pub async fn open<P: Position>(
     mut on_try: impl FnMut(&Endpoint<P::Way>),
 ) -> Result<Opened, Unreachable> {
     let service = bounded_by(&goal, arrival);
-    let place = place(engine, &service, traffic)?;
+    let place = place(engine, &service, traffic).await?;
     let hash = match &traffic.balancing {
         Balancing::Hash(HashKey::SourceIp) => Some(hash_of(&arrival.client.ip().to_string())),
         _ => None,
@@ -54,7 +59,7 @@ pub async fn open<P: Position>(
             Err(Unreachable { reason: "connect_timeout", text })
         });
         let outcome = match &connected {
-            Ok(_) => Outcome::Status(200),
+            Ok(_) => Outcome::Connected,
             Err(_) => Outcome::LocalError,
         };
         let (uid, among) = (&endpoint.uid, endpoint.alternatives);
@@ -72,21 +77,29 @@ pub async fn open<P: Position>(
     }
 }
 
-/// A place for a connection. Nobody waits for one: the client's bytes would wait too.
-fn place<P: Position>(
+/// A place for a connection. Nobody waits until others have ended, because the client's bytes would
+/// wait too: only until a connection is closed that waits for a request.
+async fn place<P: Position>(
     engine: &Engine<P>,
     service: &Text,
     traffic: &TrafficPolicy,
 ) -> Result<UnderWay, Unreachable> {
     let free = || engine.loads.connection(service, &traffic.limits);
-    let place = free().or_else(|| {
-        // One that waits for a request keeps none of these waiting.
-        engine.pool.make_room(service);
-        free()
-    });
-    let full = || {
-        let text = Full::Places(service.clone()).to_string();
-        Unreachable { reason: "overflow", text }
-    };
-    place.ok_or_else(full)
+    if let Some(place) = free() {
+        return Ok(place);
+    }
+    let freed = engine.loads.freed(service);
+    if engine.pool.make_room(service) {
+        let by = Instant::now() + ROOM_TIMEOUT;
+        loop {
+            if let Some(place) = free() {
+                return Ok(place);
+            }
+            if timeout_at(by, freed.notified()).await.is_err() {
+                break;
+            }
+        }
+    }
+    let text = Full::Places(service.clone()).to_string();
+    Err(Unreachable { reason: "overflow", text })
 }

@@ -166,7 +166,8 @@ impl Pool {
     }
 
     /// Closes an idle connection to another endpoint of a service, so that one more may be opened.
-    pub(crate) fn make_room(&self, service: &Text) {
+    /// Answers whether there was one; its place is free now, or when its task has ended.
+    pub(crate) fn make_room(&self, service: &Text) -> bool {
         let mut state = self.state.borrow_mut();
         let of_service = |it: &Idle| {
             it.connection.place.as_ref().is_some_and(|place| place.service() == service)
@@ -183,7 +184,9 @@ impl Pool {
         });
         // What is dropped here frees its place, now or when its task has ended.
         drop(state);
+        let is_closed = closed.is_some() || shared.is_some();
         drop((closed, shared));
+        is_closed
     }
 
     /// Closes what has been idle for too long.
