@@ -29,7 +29,7 @@ impl Pattern {
         let compile = |text: &str| {
             let mut builder = regex::bytes::RegexBuilder::new(text);
             let built = builder.size_limit(PATTERN_SIZE_MAX_BYTES).build();
-            built.map_err(|error| PatternError(source.to_owned(), error.to_string()))
+            built.map_err(|error| PatternError(source.to_owned(), in_a_line(&error)))
         };
         let searching = compile(source)?;
         let whole = compile(&format!(r"\A(?:{source})\z"))?;
@@ -241,6 +241,14 @@ fn authority_matches(wanted: &ValueMatch, head: &RequestHead<'_>) -> bool {
     }
 }
 
+/// An error in a line. The library draws the expression with a mark below it, and says what is wrong
+/// in the last line.
+fn in_a_line(error: &regex::Error) -> String {
+    let text = error.to_string();
+    let last = text.lines().next_back().unwrap_or_default();
+    last.strip_prefix("error: ").unwrap_or(last).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,6 +283,8 @@ mod tests {
             assert!(Pattern::new(text).is_err(), "{text}");
         }
         assert!(Pattern::new(&"(a{1000}){1000}".repeat(2)).is_err());
+        let error = Pattern::new("/a(b").unwrap_err().to_string();
+        assert_eq!(error, r#"the regular expression "/a(b" cannot be used: unclosed group"#);
     }
 
     #[test]
