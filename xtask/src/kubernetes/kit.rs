@@ -158,10 +158,16 @@ fn go_compile(
 
 /// The directory of the Gateway API's module, whose definitions the suite is made for.
 pub(super) fn gateway_api() -> Result<PathBuf> {
-    let mut go = Command::new("go");
-    go.args(["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api"]);
-    go.current_dir(Path::new(SOURCE).join("conformance")).env("GOTOOLCHAIN", "local");
-    let said = go.output().context("start go")?;
+    const MODULE: &str = "sigs.k8s.io/gateway-api";
+    let go = |words: &[&str]| {
+        let mut go = Command::new("go");
+        go.args(words).current_dir(Path::new(SOURCE).join("conformance"));
+        go.env("GOTOOLCHAIN", "local");
+        go
+    };
+    // A machine on which nothing was built of it does not have it, and is not told so.
+    run(&mut go(&["mod", "download", MODULE]))?;
+    let said = go(&["list", "-m", "-f", "{{.Dir}}", MODULE]).output().context("start go")?;
     ensure!(said.status.success(), "go list: {}", String::from_utf8_lossy(&said.stderr));
     Ok(PathBuf::from(String::from_utf8(said.stdout).context("a path in UTF-8")?.trim()))
 }
