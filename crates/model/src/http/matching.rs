@@ -241,8 +241,8 @@ fn authority_matches(wanted: &ValueMatch, head: &RequestHead<'_>) -> bool {
     }
 }
 
-/// An error in a line. The library draws the expression with a mark below it, and says what is wrong
-/// in the last line.
+/// An error in a line. The library draws the expression with a mark below it, and says what is
+/// wrong in the last line.
 fn in_a_line(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().next_back().unwrap_or_default();
