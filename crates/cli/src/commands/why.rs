@@ -56,9 +56,12 @@ fn token(file: &Path) -> Result<String> {
         true => std::io::read_to_string(std::io::stdin()).context("read the token"),
         false => std::fs::read_to_string(file).with_context(|| {
             // Whoever gives the token itself must not find it in an error. Each begins so.
-            let is_token = file.as_os_str().as_encoded_bytes().starts_with(b"eyJ");
-            let name = if is_token { "--jwt".to_owned() } else { file.display().to_string() };
-            format!("read a token from the file {name}; `-` is the standard input")
+            if file.as_os_str().as_encoded_bytes().starts_with(b"eyJ") {
+                return "--jwt names a file with the token, or `-` for the standard input; a token \
+                        itself would be seen by all users of the machine"
+                    .to_owned();
+            }
+            format!("read the token from the file {}", file.display())
         }),
     };
     Ok(text?.trim().to_owned())

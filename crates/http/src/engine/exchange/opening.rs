@@ -30,8 +30,8 @@ pub struct Opened {
     _place: UnderWay,
 }
 
-/// Connects to an endpoint of a destination for which this traffic policy holds. `tried` is told
-/// of each endpoint before it is tried.
+/// Connects to an endpoint of a destination for which this traffic policy holds. `on_try` is
+/// told of each endpoint before it is tried.
 pub async fn open<P: Position>(
     engine: &Engine<P>,
     arrival: &Arrival,
