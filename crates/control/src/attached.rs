@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ambit_manifest::ObjectName;
-use ambit_manifest::istio::{AuthorizationPolicy, RequestAuthentication};
+use ambit_manifest::istio::{Action, AuthorizationPolicy, RequestAuthentication};
 use ambit_manifest::policy::{self, StatusCondition, Target, Unenforceable, WAYPOINT_ACCEPTED};
 use ambit_manifest::routing::ParentKind;
 use ambit_model::Text;
@@ -45,7 +45,10 @@ pub(crate) fn of_policy(
     let attached = policy::attachments(policy, &builder.mesh().root_namespace);
     let has_selector = selector(policy.spec.selector.as_ref()).is_some();
     let problem = policy::request_policy(policy).err();
-    let consequence = "waypoints deny everything that it is for";
+    let consequence = match policy.spec.action {
+        Action::Audit => "waypoints audit nothing of it",
+        Action::Allow | Action::Deny | Action::Custom => "waypoints deny everything that it is for",
+    };
     condition(builder, fronted, name, has_selector, attached, problem, consequence)
 }
 

@@ -93,6 +93,12 @@ fn a_policy_that_cannot_be_honoured_denies_what_it_is_for() {
     let changes = builder.apply([policy("shop", "one", &spec)]);
     let denial = sent(&changes, "shop/one").expect("it is sent");
     assert_eq!((&denial.action, denial.rules.len()), (&Action::Deny, 1));
+    let mut audit = spec.clone();
+    audit["action"] = json!("AUDIT");
+    let changes = builder.apply([policy("shop", "two", &audit)]);
+    let nothing = sent(&changes, "shop/two").expect("it is sent");
+    assert_eq!((&nothing.action, nothing.rules.len()), (&Action::Audit, 0));
+    builder.apply([delete(Kind::AuthorizationPolicy, "shop", "two")]);
     assert_eq!(held(&builder, host), "shop/one");
     let changes = builder.apply([policy("shop", "one", &target("", "Pod", "web"))]);
     assert_eq!(changes.iter().filter(|it| matches!(it, Change::RequestPolicy(_))).count(), 0);
