@@ -21,7 +21,7 @@ use ambit_http::engine::position::{
     Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
 };
 use ambit_http::engine::rate_limit::buckets::Buckets;
-use ambit_http::engine::record::Record;
+use ambit_http::engine::record::{Flags, Record};
 use ambit_http::engine::{Engine, Settings, Speaks, serve};
 use ambit_model::Text;
 use ambit_model::authorize::Source;
@@ -74,6 +74,21 @@ struct Hop {
     log: RefCell<std::io::BufWriter<std::io::Stdout>>,
     total: Family<Labels, Counter>,
     duration: Family<Labels, Histogram, fn() -> Histogram>,
+    /// The series that were counted before, as the waypoint remembers them.
+    remembered: RefCell<BTreeMap<(u16, Flags, bool), (Counter, Histogram)>>,
+}
+
+impl Hop {
+    fn series(&self, record: &Record) -> (Counter, Histogram) {
+        let labels = vec![
+            ("response_code", record.status.to_string()),
+            ("response_flags", record.flags.letters().to_owned()),
+            ("request_protocol", if record.is_grpc { "grpc" } else { "http" }.to_owned()),
+            ("destination_service", "upstream".to_owned()),
+        ];
+        let total = self.total.get_or_create(&labels).clone();
+        (total, self.duration.get_or_create(&labels).clone())
+    }
 }
 
 impl Rules for Holds {
@@ -190,15 +205,12 @@ impl Position for Hop {
     }
 
     fn record(&self, arrival: &Rc<Arrival>, record: &Record) {
-        let labels = vec![
-            ("response_code", record.status.to_string()),
-            ("response_flags", record.flags.letters().to_owned()),
-            ("request_protocol", if record.is_grpc { "grpc" } else { "http" }.to_owned()),
-            ("destination_service", "upstream".to_owned()),
-        ];
-        self.total.get_or_create(&labels).inc();
         let elapsed = record.started.elapsed();
-        self.duration.get_or_create(&labels).observe(elapsed.as_secs_f64() * 1e3);
+        let mut remembered = self.remembered.borrow_mut();
+        let key = (record.status, record.flags, record.is_grpc);
+        let (total, duration) = remembered.entry(key).or_insert_with(|| self.series(record));
+        total.inc();
+        duration.observe(elapsed.as_secs_f64() * 1e3);
         let head = record.head.as_ref();
         let method = head.map_or("-", |it| it.method().as_str());
         let path = head.and_then(|it| it.path()).map_or("-", ambit_http::Path::as_str);
@@ -306,6 +318,7 @@ fn main() -> anyhow::Result<()> {
         log: RefCell::new(std::io::BufWriter::with_capacity(64 << 10, std::io::stdout())),
         total: Family::default(),
         duration: Family::new_with_constructor(histogram as fn() -> Histogram),
+        remembered: RefCell::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, run(listen, hop))

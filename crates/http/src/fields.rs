@@ -19,6 +19,11 @@ const DEFAULT_FIELDS: u16 = 100;
 /// default.
 const DEFAULT_FIELD_BYTES: u32 = 60 * 1024;
 
+/// What a proxy usually adds: who the client is, the request's number, the trace.
+const ADDED_FIELDS: usize = 6;
+/// Their bytes.
+const ADDED_BYTES: usize = 256;
+
 /// What a field costs besides its name and its value: colon, space and CRLF.
 const SEPARATORS: usize = 4;
 
@@ -146,9 +151,10 @@ impl Fields {
         Self { limits, ..Self::default() }
     }
 
-    /// With room for what is about to be put in.
+    /// With room for what is about to be put in, and for what a proxy adds to it.
     pub(crate) fn with_capacity(limits: FieldLimits, number: usize, bytes: usize) -> Self {
-        let (bytes, entries) = (Vec::with_capacity(bytes), Vec::with_capacity(number));
+        let bytes = Vec::with_capacity(bytes + ADDED_BYTES);
+        let entries = Vec::with_capacity(number + ADDED_FIELDS);
         Self { bytes, entries, cost: 0, limits }
     }
 

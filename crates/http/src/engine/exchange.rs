@@ -463,12 +463,15 @@ fn request_id(position: &impl Position) -> String {
     let (high, low) = (half(), half());
     let high = high & !0xf000 | 0x4000;
     let low = low & !(0b11 << 62) | 0b10 << 62;
-    format!(
-        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-        high >> 32,
-        high >> 16 & 0xffff,
-        high & 0xffff,
-        low >> 48,
-        low & 0xffff_ffff_ffff
-    )
+    let digits = u128::from(high) << 64 | u128::from(low);
+    let mut text = String::with_capacity(36);
+    // Not by the formatter, which takes ten times as long.
+    for place in (0..32).rev() {
+        if matches!(place, 23 | 19 | 15 | 11) {
+            text.push('-');
+        }
+        let digit = (digits >> (4 * place) & 0xf) as u32;
+        text.extend(char::from_digit(digit, 16));
+    }
+    text
 }

@@ -16,6 +16,8 @@ use crate::h1::chunks;
 
 /// From here on the buffer is written before more is put in.
 const FULL_BYTES: usize = 64 * 1024;
+/// A buffer begins with so much: most heads, with a small body behind them, make it grow no more.
+const FIRST_BYTES: usize = 2 * 1024;
 
 /// How the body that is being sent is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,9 @@ impl Outbox {
     /// Puts a head in. Its body is framed so.
     pub(crate) fn head(&mut self, framing: Framing, write: impl FnOnce(&mut Vec<u8>)) {
         self.framing = framing;
+        if self.buffer.capacity() == 0 {
+            self.buffer.reserve(FIRST_BYTES);
+        }
         write(&mut self.buffer);
         self.buffered.set(self.buffer.capacity());
     }

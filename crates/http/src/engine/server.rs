@@ -75,7 +75,9 @@ pub async fn serve<P: Position>(
     match verdict {
         Verdict::Http1 => h1::serve(engine, arrival, stream, first, guard).await,
         Verdict::Http2 => {
-            h2::serve(engine, arrival, Prefixed::new(first.freeze(), stream), guard).await;
+            // On the heap: what it needs would make every connection of HTTP/1 as large.
+            Box::pin(h2::serve(engine, arrival, Prefixed::new(first.freeze(), stream), guard))
+                .await;
         }
         Verdict::Other | Verdict::More | Verdict::MoreHttp1 => {
             return Served::Other(stream, first.freeze());

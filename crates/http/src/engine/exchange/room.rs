@@ -26,9 +26,11 @@ pub(super) struct Bounded<'p> {
 /// subset of its endpoints (Envoy's clusters).
 pub(super) fn bounded_as(destination: &Destination) -> Text {
     match destination {
-        Destination::Service { name, port, subset: None } => format!("{name}:{port}").into(),
-        Destination::Service { name, port, subset: Some(subset) } => {
-            format!("{name}:{port}/{subset}").into()
+        Destination::Service { name, port, subset } => {
+            // For each request: joined, as the formatter takes five times as long.
+            let (slash, subset) = subset.as_deref().map_or(("", ""), |subset| ("/", subset));
+            let port = port.to_string();
+            [&*name.namespace, "/", &*name.hostname, ":", &*port, slash, subset].concat().into()
         }
         Destination::Invalid(why) => why.clone(),
     }

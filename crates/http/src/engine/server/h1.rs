@@ -31,7 +31,8 @@ const LEFT_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a connection that is to end waits for one more request.
 const LAST_CALL: Duration = Duration::from_secs(3);
 
-/// Serves requests until the connection ends.
+/// Serves requests until the connection ends. What happens once in its life is on the heap then: an
+/// idle connection is small.
 pub(super) async fn serve<P: Position>(
     engine: &Rc<Engine<P>>,
     arrival: Rc<Arrival>,
@@ -59,10 +60,10 @@ pub(super) async fn serve<P: Position>(
             begins = timeout(idle_timeout, inbox.begins()) => begins,
         };
         if !matches!(begins, Ok(Ok(true))) {
-            return finish(&mut inbox, &mut outbox).await;
+            return Box::pin(finish(&mut inbox, &mut outbox)).await;
         }
         let Some((head, framing)) = head(engine, &arrival, &mut inbox, &mut outbox).await else {
-            return finish(&mut inbox, &mut outbox).await;
+            return Box::pin(finish(&mut inbox, &mut outbox)).await;
         };
         let is_ending = is_leaving || engine.is_closed();
         let is_last = is_ending || ends_at.is_some_and(|at| Instant::now() >= at);
@@ -95,10 +96,10 @@ pub(super) async fn serve<P: Position>(
             return;
         }
         if !is_persistent {
-            return finish(&mut inbox, &mut outbox).await;
+            return Box::pin(finish(&mut inbox, &mut outbox)).await;
         }
-        if !body.has_ended() && !discard(&mut body, &mut inbox).await {
-            return finish(&mut inbox, &mut outbox).await;
+        if !body.has_ended() && !Box::pin(discard(&mut body, &mut inbox)).await {
+            return Box::pin(finish(&mut inbox, &mut outbox)).await;
         }
     }
 }
@@ -126,7 +127,7 @@ async fn head<P: Position>(
         Ok(Err(_)) => return None,
         Err(_) => {
             let details = "the head did not come in time".to_owned();
-            refuse(engine, arrival, outbox, 408, details).await;
+            Box::pin(refuse(engine, arrival, outbox, 408, details)).await;
             return None;
         }
     };
@@ -134,7 +135,7 @@ async fn head<P: Position>(
         Ok(read) => Some(read),
         Err(refused) => {
             let details = format!("{refused} ({})", refused.section());
-            refuse(engine, arrival, outbox, refused.status(), details).await;
+            Box::pin(refuse(engine, arrival, outbox, refused.status(), details)).await;
             None
         }
     }
