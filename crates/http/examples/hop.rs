@@ -50,6 +50,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// As labels of a metric.
 type Labels = Vec<(&'static str, String)>;
 
+/// The series of one status, its flags, and gRPC or not.
+type Series = BTreeMap<(u16, Flags, bool), (Counter, Histogram)>;
+
 /// What holds for all requests.
 struct Configured {
     service: ServiceName,
@@ -75,7 +78,7 @@ struct Hop {
     total: Family<Labels, Counter>,
     duration: Family<Labels, Histogram, fn() -> Histogram>,
     /// The series that were counted before, as the waypoint remembers them.
-    remembered: RefCell<BTreeMap<(u16, Flags, bool), (Counter, Histogram)>>,
+    remembered: RefCell<Series>,
 }
 
 impl Hop {
