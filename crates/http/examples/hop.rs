@@ -119,7 +119,16 @@ impl Rules for Holds {
         authorize([Ok(&self.0.policy)], asked)
     }
 
-    fn judge_destination(&self, _to: &Goal<'_>, _asked: &Asked<'_>) -> Option<RequestJudgement> {
+    fn is_own(&self, _: &rule::Origin) -> bool {
+        true
+    }
+
+    fn judge_destination(
+        &self,
+        _to: &Goal<'_>,
+        _by: &rule::Origin,
+        _asked: &Asked<'_>,
+    ) -> Option<RequestJudgement> {
         None
     }
 

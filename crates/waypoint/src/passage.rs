@@ -15,7 +15,7 @@ use ambit_dataplane::record::Counted;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{Arrival, Endpoint, Goal, Position as _, Rules as _};
 use ambit_http::engine::{self, Engine, Opened, Prefixed, quiet};
-use ambit_model::http::rule::Destination;
+use ambit_model::http::rule::{Destination, Origin};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
@@ -66,7 +66,7 @@ pub(crate) async fn serve(
         copied = copy_bidirectional(&mut client, &mut server.stream) => {
             copied.err().map(|error| error.to_string())
         }
-        denial = denied(here, &arrival, &name, goal, version) => Some(denial),
+        denial = denied(here, &arrival, &name, (goal, passage.route), version) => Some(denial),
         silent = quiet(patience.idle, || moved.received.get() + moved.sent.get()) => {
             Some(silent.to_string())
         }
@@ -92,7 +92,7 @@ async fn reach<'a>(
         passage.service = Some(name);
     }
     // What holds there must let it.
-    if let Some(denial) = here.judge_bytes_elsewhere(holds, arrival, name, &goal) {
+    if let Some(denial) = here.judge_bytes_elsewhere(holds, arrival, name, (&goal, passage.route)) {
         return Err(Refused::denied(denial));
     }
     Ok((goal, open(engine, arrival, holds, goal, passage).await?))
@@ -136,7 +136,7 @@ async fn denied(
     here: &Here,
     arrival: &Arrival,
     name: &ServerName,
-    goal: Goal<'_>,
+    (goal, by): (Goal<'_>, Option<&Origin>),
     mut version: u64,
 ) -> String {
     let mut deserted = pin!(here.deserted(arrival));
@@ -156,7 +156,7 @@ async fn denied(
             return "the control plane does not describe this destination any more".to_owned();
         };
         let denial = here.judge_bytes(&holds, arrival, name);
-        let elsewhere = || here.judge_bytes_elsewhere(&holds, arrival, name, &goal);
+        let elsewhere = || here.judge_bytes_elsewhere(&holds, arrival, name, (&goal, by));
         if let Some(denial) = denial.or_else(elsewhere) {
             return denial;
         }

@@ -39,7 +39,7 @@ use ambit_model::http::elsewhere;
 use ambit_model::http::limits::Limits;
 use ambit_model::http::passing::Passing;
 use ambit_model::http::rate_limit::RateLimits;
-use ambit_model::http::rule::Destination;
+use ambit_model::http::rule::{Destination, Origin};
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::http::table::RouteTable;
 use ambit_model::http::telemetry::{Spans, Telemetry};
@@ -225,13 +225,15 @@ impl Here {
         holds: &Holds,
         arrival: &Arrival,
         name: &ServerName,
-        to: &Goal<'_>,
+        (to, by): (&Goal<'_>, Option<&Origin>),
     ) -> Option<String> {
         let Goal::Backend(Destination::Service { name: service, port, .. }) = to else {
             return None;
         };
         let passing = holds.passing(arrival, name);
-        let judged = passing.judge_elsewhere(&holds.view, &holds.http, (service, *port));
+        let is_own = by.is_none_or(|by| holds.speaks_for(&by.namespace));
+        let from = (&*holds.http, is_own);
+        let judged = passing.judge_elsewhere(&holds.view, from, (service, *port));
         judged.err().map(|why| why.to_string())
     }
 
@@ -602,6 +604,12 @@ impl Position for Here {
 }
 
 impl Holds {
+    /// Whether those who make routes in a namespace speak for the service: its own, or those who
+    /// run this waypoint.
+    fn speaks_for(&self, namespace: &str) -> bool {
+        self.http.is_spoken_for_by(namespace) || *self.shared.config.namespace == *namespace
+    }
+
     /// How long the first message of a client is waited for, if anybody asks for the name in it.
     /// `detect` is for ports of which it is not declared that they speak TLS.
     pub(crate) fn server_name_patience(&self, detect: Duration) -> Option<Duration> {
@@ -667,9 +675,18 @@ impl Rules for Holds {
         authorize(self.view.request_policies_of(&self.http), &asked)
     }
 
-    fn judge_destination(&self, to: &Goal<'_>, asked: &Asked<'_>) -> Option<RequestJudgement> {
+    fn is_own(&self, route: &Origin) -> bool {
+        self.speaks_for(&route.namespace)
+    }
+
+    fn judge_destination(
+        &self,
+        to: &Goal<'_>,
+        by: &Origin,
+        asked: &Asked<'_>,
+    ) -> Option<RequestJudgement> {
         let Goal::Backend(Destination::Service { name, port, .. }) = to else { return None };
-        elsewhere::judge(&self.view, &self.http, (name, *port), asked)
+        elsewhere::judge(&self.view, (&self.http, self.is_own(by)), (name, *port), asked)
     }
 
     fn policies_version(&self) -> u64 {

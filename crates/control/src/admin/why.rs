@@ -9,6 +9,7 @@ mod ends;
 mod fronted;
 mod limits;
 mod request;
+mod sent_on;
 #[cfg(test)]
 mod tests;
 mod token;

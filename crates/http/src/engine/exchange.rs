@@ -35,7 +35,7 @@ mod watch;
 
 use consulted::Consulted;
 use limited::Limited;
-use watch::{Ended, denial, denied_there, for_model};
+use watch::{Ended, Sent, denial, denied_there, for_model};
 
 pub use opening::{Opened, open};
 pub use session::hash_of;
@@ -45,10 +45,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::authorize::Decision;
-use ambit_model::http::authorize::RequestDecision;
+use ambit_model::http::authentication::JwtRule;
+use ambit_model::http::authorize::{Custom, RequestDecision};
 use ambit_model::http::head as model;
 use ambit_model::http::rule::{
-    Abort, Action, Backend, Fraction, HeaderChanges, Rewrite, Rule, Timeouts, draw,
+    Abort, Action, Backend, Fraction, HeaderChanges, Origin, Rewrite, Rule, Timeouts, draw,
 };
 use ambit_tls::jwt::Verified;
 use tokio::time::{Instant, sleep, timeout};
@@ -57,7 +58,7 @@ use crate::engine::answer::{Answer, is_grpc};
 use crate::engine::bounded::Bounded;
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::Source;
-use crate::engine::position::{Arrival, Goal, Position, Rules as _};
+use crate::engine::position::{Arrival, Goal, Position, Rules};
 use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
@@ -333,9 +334,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     }
 
     /// Asks the policies of a destination that is not what the client asked for.
-    fn judge_destination(&self, to: &Goal<'_>) -> Result<(), Ended> {
-        let token = self.token.as_ref();
-        match denied_there(&self.rules, self.arrival, &self.head, token, to) {
+    fn judge_destination(&self, to: &Goal<'_>, by: &Rule) -> Result<(), Ended> {
+        let sent = Sent { head: &self.head, to, by: Some(by) };
+        let passes = |it: &Custom| self.consulted.has_asked(it);
+        match denied_there(&self.rules, self.arrival, sent, self.token.as_ref(), passes) {
             None => Ok(()),
             Some(details) => {
                 let answer = Answer::new(403, Flags::Denied, "denied", details);
@@ -395,9 +397,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             self.change_request(rule, rewrite, *prefix_len)?;
             // What is changed for one backend is not for those that are sent copies.
             let copied = (!rule.mirrors.is_empty()).then(|| self.head.clone());
-            filters::change_request(&mut self.head, &backend.request_headers)
+            let keeps = keeps(&self.rules, &self.consulted, &rule.origin);
+            filters::change_request(&mut self.head, &backend.request_headers, keeps)
                 .map_err(no_request)?;
-            self.judge_destination(&goal)?;
+            self.judge_destination(&goal, rule)?;
             if let Some(head) = copied {
                 self.mirror(rule, &head);
             }
@@ -415,8 +418,9 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         if rewrite.path.is_some() {
             self.record.original_path = head.path().map(|path| path.as_str().into());
         }
+        let keeps = keeps(&self.rules, &self.consulted, &rule.origin);
         filters::rewrite(head, rewrite, prefix_len, self.engine.settings.normalisation)
-            .and_then(|()| filters::change_request(head, &rule.request_headers))
+            .and_then(|()| filters::change_request(head, &rule.request_headers, keeps))
             .map_err(no_request)
     }
 }
@@ -443,6 +447,21 @@ impl<'r> Changes<'r> {
 
     fn timeouts(&self) -> Timeouts {
         self.rule.map(|it| it.timeouts).unwrap_or_default()
+    }
+}
+
+/// Which fields a route must leave as they are: where clients have made it, those by which proxies
+/// say who the client is and what it may, those that tokens come in, and what authorization
+/// services have said.
+fn keeps(rules: &impl Rules, consulted: &Consulted, route: &Origin) -> impl Fn(&str) -> bool {
+    let is_own = rules.is_own(route);
+    let tokens = || rules.authentication().rules.iter().flat_map(JwtRule::reserved_headers);
+    move |name| {
+        let is = |reserved: &str| reserved.eq_ignore_ascii_case(name);
+        !is_own
+            && (filters::is_of_proxies(name)
+                || tokens().any(|it| is(it))
+                || consulted.changed.iter().any(|it| is(it)))
     }
 }
 

@@ -20,17 +20,33 @@ const COMMANDS: [&str; 7] = [
     "x-envoy-upstream-alt-stat-name",
 ];
 
-/// Makes changes of a request's fields. A change of `host` changes the authority.
+/// Fields by which proxies tell each other of a client and of its request.
+const OF_PROXIES: [&str; 5] = [
+    "x-forwarded-client-cert",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-request-id",
+];
+
+/// Whether a field of this name is for proxies to write.
+pub(crate) fn is_of_proxies(name: &str) -> bool {
+    is_command(name.as_bytes()) || OF_PROXIES.iter().any(|it| name.eq_ignore_ascii_case(it))
+}
+
+/// Makes changes of a request's fields, but of those that are kept. A change of `host` changes the
+/// authority.
 pub(crate) fn change_request(
     head: &mut RequestHead,
     changes: &HeaderChanges,
+    is_kept: impl Fn(&str) -> bool,
 ) -> Result<(), Refused> {
     let hosts = changes.set.iter().chain(&changes.add);
     let mut hosts = hosts.filter(|(name, _)| is_host(name));
     if let Some((_, host)) = hosts.next() {
         head.set_authority(Authority::parse(host.as_bytes())?)?;
     }
-    change(&mut head.fields, changes)
+    change(&mut head.fields, changes, is_kept)
 }
 
 /// Makes changes of a response's fields.
@@ -38,21 +54,26 @@ pub(crate) fn change_response(
     head: &mut ResponseHead,
     changes: &HeaderChanges,
 ) -> Result<(), Refused> {
-    change(&mut head.fields, changes)
+    change(&mut head.fields, changes, |_| false)
 }
 
 fn is_host(name: &str) -> bool {
     name.eq_ignore_ascii_case("host") || name == ":authority"
 }
 
-fn change(fields: &mut Fields, changes: &HeaderChanges) -> Result<(), Refused> {
-    for name in &changes.remove {
+fn change(
+    fields: &mut Fields,
+    changes: &HeaderChanges,
+    is_kept: impl Fn(&str) -> bool,
+) -> Result<(), Refused> {
+    let is_changed = |name: &str| !is_host(name) && !is_kept(name);
+    for name in changes.remove.iter().filter(|name| !is_kept(name)) {
         fields.remove(&**name);
     }
-    for (name, value) in changes.set.iter().filter(|(name, _)| !is_host(name)) {
+    for (name, value) in changes.set.iter().filter(|(name, _)| is_changed(name)) {
         fields.set(&**name, value.as_bytes()).map_err(|_| Refused::HeadTooLarge)?;
     }
-    for (name, value) in changes.add.iter().filter(|(name, _)| !is_host(name)) {
+    for (name, value) in changes.add.iter().filter(|(name, _)| is_changed(name)) {
         fields.append(&**name, value.as_bytes()).map_err(|_| Refused::HeadTooLarge)?;
     }
     Ok(())

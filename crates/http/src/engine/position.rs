@@ -17,7 +17,7 @@ use ambit_model::http::authorize::{Asked, Custom, RequestJudgement};
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::limits::Limits;
 use ambit_model::http::rate_limit::RateLimits;
-use ambit_model::http::rule::Destination;
+use ambit_model::http::rule::{Destination, Origin};
 use ambit_model::http::table::RouteTable;
 use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
@@ -59,9 +59,17 @@ pub trait Rules {
     fn limits(&self) -> &Limits;
     /// Whether a request may pass.
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
-    /// Whether a request may be sent on, for a destination whose policies have not judged it yet;
-    /// `None` for all others.
-    fn judge_destination(&self, to: &Goal<'_>, asked: &Asked<'_>) -> Option<RequestJudgement>;
+    /// Whether those who made a route speak for the service that is asked. Others, clients that
+    /// route their own requests, may not say what only proxies say.
+    fn is_own(&self, route: &Origin) -> bool;
+    /// Whether a request may be sent on as it is now, for a destination whose policies have not
+    /// judged it so, by this route; `None` for all others.
+    fn judge_destination(
+        &self,
+        to: &Goal<'_>,
+        by: &Origin,
+        asked: &Asked<'_>,
+    ) -> Option<RequestJudgement>;
     /// Counts up when a judgement may come out otherwise.
     fn policies_version(&self) -> u64;
     /// How requests to a destination are spread and bounded.

@@ -412,3 +412,34 @@ fn what_holds_where_a_request_is_sent_on_is_asked_too() {
         assert_eq!(*copied.borrow(), "", "nor is a copy sent where it is denied");
     });
 }
+
+#[test]
+fn a_route_of_clients_is_judged_as_it_sends_and_says_nothing_for_proxies() {
+    run(async |bed| {
+        let heard = bed.hears("web-1", OK);
+        *bed.world.denies.borrow_mut() = Some(|asked| asked.head.path == "/private");
+        let lead = |from: &'static str, to: &'static str| {
+            bed.route(|rule| {
+                rule.origin.namespace = "shop".into();
+                rule.matches = path(from);
+                let rewrite = Rewrite { host: None, path: Some(PathChange::Full(to.into())) };
+                rule.action = Action::Forward { backends: vec![backend("web")], rewrite };
+                let names =
+                    ["X-Forwarded-Client-Cert", "x-envoy-retry-on", "x-request-id", "x-own"];
+                rule.request_headers.set = names.map(|it| (it.into(), "forged".into())).to_vec();
+                rule.request_headers.add = vec![("x-forwarded-for".into(), "forged".into())];
+                rule.request_headers.remove = vec!["x-forwarded-for".into()];
+            });
+        };
+        lead("/hides", "/private");
+        lead("/open", "/else");
+        let answer = bed.ask(&get("/hides")).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        assert_eq!((bed.last().flags, heard.borrow().as_str()), (Flags::Denied, ""));
+        assert!(bed.ask(&get("/open")).await.starts_with("HTTP/1.1 200 "));
+        let heard = heard.borrow().to_ascii_lowercase();
+        assert!(heard.starts_with("get /else ") && heard.contains("x-own: forged"), "{heard}");
+        assert_eq!(heard.matches("forged").count(), 1, "{heard}");
+        assert!(heard.contains("x-forwarded-for: 10.0.0.9\r\n"), "{heard}");
+    });
+}

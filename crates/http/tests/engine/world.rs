@@ -123,9 +123,19 @@ impl Rules for Holds {
         RequestJudgement { decision, audits, dry_run_denials, dry_run_providers }
     }
 
-    fn judge_destination(&self, to: &Goal<'_>, asked: &Asked<'_>) -> Option<RequestJudgement> {
+    fn is_own(&self, route: &Origin) -> bool {
+        route.namespace == self.service.namespace
+    }
+
+    fn judge_destination(
+        &self,
+        to: &Goal<'_>,
+        by: &Origin,
+        asked: &Asked<'_>,
+    ) -> Option<RequestJudgement> {
         let Goal::Backend(Destination::Service { name, .. }) = to else { return None };
-        (*name.namespace == *"elsewhere").then(|| self.judge(asked))
+        let is_asked = *name.namespace == *"elsewhere" || !self.is_own(by);
+        is_asked.then(|| self.judge(asked))
     }
 
     fn policies_version(&self) -> u64 {

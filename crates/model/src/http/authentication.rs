@@ -45,4 +45,9 @@ impl JwtRule {
     pub fn written_headers(&self) -> impl Iterator<Item = &Text> {
         self.payload_header.iter().chain(self.claim_headers.iter().map(|(name, _)| name))
     }
+
+    /// Those, and the fields in which tokens come: what is sent on in them was verified.
+    pub fn reserved_headers(&self) -> impl Iterator<Item = &Text> {
+        self.written_headers().chain(self.from_headers.iter().map(|(name, _)| name))
+    }
 }

@@ -1,8 +1,10 @@
-//! Requests that a route sends on to a service of another namespace.
+//! Requests that a route sends on to a service for which its makers do not speak.
 //!
-//! Whoever makes a route for a service of his does not speak for the other one: what holds there is
-//! asked too. The endpoints cannot ask it, because to them the client is the waypoint. A token was
-//! verified by what its own service says of issuers, and proves nothing where other issuers hold.
+//! Whoever makes a route for a service of his does not speak for one of another namespace, and a
+//! client that makes a route for its own requests speaks for no service: what holds there is asked
+//! too, about the request as it is sent on. The endpoints cannot ask it, because to them the client
+//! is the waypoint. A token was verified by what its own service says of issuers, and proves
+//! nothing where other issuers hold.
 
 use std::net::SocketAddr;
 
@@ -13,14 +15,14 @@ use crate::names::{PolicyName, ServiceName};
 use crate::view::View;
 
 /// Whether a request to the service `from` may go on to a service and its port; `None` if what
-/// holds there has judged it, or is for the same people to say.
+/// holds there is for the same people to say. `is_own`: those who made the route speak for `from`.
 pub fn judge(
     view: &View,
-    from: &ServiceHttp,
+    (from, is_own): (&ServiceHttp, bool),
     (name, port): (&ServiceName, u16),
     asked: &Asked<'_>,
 ) -> Option<RequestJudgement> {
-    if !from.is_elsewhere(name) {
+    if is_own && !from.is_elsewhere(name) {
         return None;
     }
     let Some(there) = view.http_service(name) else {
@@ -120,6 +122,10 @@ mod tests {
     }
 
     fn judged(view: &View, from: &ServiceHttp, to: &str, port: u16) -> Option<bool> {
+        judged_by(view, (from, true), to, port)
+    }
+
+    fn judged_by(view: &View, from: (&ServiceHttp, bool), to: &str, port: u16) -> Option<bool> {
         let head = RequestHead {
             method: "GET",
             scheme: "http",
@@ -157,6 +163,17 @@ mod tests {
         assert_eq!(judged(&view, &web, "bank/pay", 80), Some(false));
         assert_eq!(judged(&view, &web, "bank/unknown", 80), Some(false), "nothing is known of it");
         assert_eq!(judged(&view, &pay, "bank/other", 80), None, "its own namespace's");
+    }
+
+    #[test]
+    fn a_route_of_clients_speaks_for_no_service() {
+        let paths = Values { any_of: vec![TextMatch::Exact("/public".into())], none_of: vec![] };
+        let to = vec![OperationMatch { paths, ..OperationMatch::default() }];
+        let (view, [_, pay]) = mesh(RequestRule { to, ..RequestRule::default() });
+        // It is judged as it is sent on, which is another path.
+        assert_eq!(judged_by(&view, (&pay, false), "bank/pay", 80), Some(false));
+        assert_eq!(judged_by(&view, (&pay, true), "bank/pay", 80), None);
+        assert_eq!(judged_by(&view, (&pay, false), "bank/unknown", 80), Some(false));
     }
 
     #[test]

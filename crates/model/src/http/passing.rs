@@ -62,15 +62,15 @@ impl Passing<'_> {
         self.judge_at(view, http, self.destination)
     }
 
-    /// Whether it may go on to where a route of `from` leads, by what holds there if that is
-    /// another namespace.
+    /// Whether it may go on to where a route of `from` leads, by what holds there unless it is for
+    /// the same people to say. `is_own`: those who made the route speak for `from`.
     pub fn judge_elsewhere(
         &self,
         view: &View,
-        from: &ServiceHttp,
+        (from, is_own): (&ServiceHttp, bool),
         (name, port): (&ServiceName, u16),
     ) -> Result<(), NotPassing> {
-        if !from.is_elsewhere(name) {
+        if is_own && !from.is_elsewhere(name) {
             return Ok(());
         }
         let there = view.http_service(name).ok_or_else(|| NotPassing::Unknown(name.clone()))?;
@@ -165,9 +165,11 @@ mod tests {
             is_name_known: true,
         };
         let web = ServiceHttp::named(ServiceName::new("shop", "web"));
-        let elsewhere = passing.judge_elsewhere(&view, &web, (&name, 5432));
+        let elsewhere = passing.judge_elsewhere(&view, (&web, true), (&name, 5432));
+        let of_clients = passing.judge_elsewhere(&view, (&db, false), (&name, 5432));
+        assert_eq!(of_clients.is_ok(), elsewhere.is_ok());
         let unknown = ServiceName::new("bank", "gone");
-        let nowhere = passing.judge_elsewhere(&view, &web, (&unknown, 80));
+        let nowhere = passing.judge_elsewhere(&view, (&web, true), (&unknown, 80));
         assert_eq!(nowhere, Err(NotPassing::Unknown(unknown)));
         (passing.judge(&view, &db).map(drop), elsewhere.is_ok())
     }

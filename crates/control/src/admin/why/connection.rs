@@ -188,7 +188,9 @@ impl<'a> One<'a> {
         }
         for backend in &backends {
             let to = (backend.name, backend.port);
-            let judged = passing.judge_elsewhere(self.fronted.builder.view(), self.http, to);
+            let is_own = self.fronted.speaks_for(&rule.origin);
+            let (view, from) = (self.fronted.builder.view(), (self.http, is_own));
+            let judged = passing.judge_elsewhere(view, from, to);
             let Err(why) = judged else { continue };
             let why = format!("{} refuses what this route sends there: {why}", backend.name);
             if backends.len() > 1 {

@@ -53,6 +53,12 @@ impl<'a> Fronted<'a> {
         self.builder.view().http_service(&self.name).map(|http| &**http)
     }
 
+    /// Whether those who made a route speak for the service: its namespace's, or the waypoint's.
+    pub(super) fn speaks_for(&self, route: &Origin) -> bool {
+        let of_waypoint = self.waypoint.split_once('/').map(|(namespace, _)| namespace);
+        *route.namespace == *self.name.namespace || of_waypoint == Some(&*route.namespace)
+    }
+
     /// Says that the waypoint knows nothing of it yet.
     pub(super) fn unknown(&self, explanation: &mut admin::Explanation) {
         explanation.decision = admin::Decision::Deny;

@@ -22,6 +22,7 @@ use ambit_words::names::MESH_CONFIG_MAP;
 use super::bounds::{self, Backend};
 use super::ends::WhyError;
 use super::fronted::{Fronted, who};
+use super::sent_on::SentOn;
 use super::token::{self, Given};
 use super::{connection, limits, told};
 use crate::admin::routes;
@@ -235,19 +236,28 @@ impl One<'_> {
             explanation.remedy = Some("correct the TrafficPolicy".to_owned());
             return;
         }
-        self.judge_elsewhere(asked, &backends, explanation);
+        let Some(found) = found else { return };
+        let is_own = self.fronted.speaks_for(&found.rule.origin);
+        let sent = SentOn::new(asked.head, found.rule, found.prefix_len());
+        let head =
+            RequestHead { path: &sent.path, host: &sent.host, fields: &sent.fields, ..*asked.head };
+        let asked = if is_own { *asked } else { Asked { head: &head, ..*asked } };
+        self.judge_elsewhere(&asked, is_own, &backends, explanation);
     }
 
-    /// Asks what holds where the rule leads, if that is another namespace.
+    /// Asks what holds where the rule leads, if its makers do not speak for it.
     fn judge_elsewhere(
         &self,
         asked: &Asked<'_>,
+        is_own: bool,
         backends: &[Backend<'_>],
         into: &mut admin::Explanation,
     ) {
         for backend in backends {
             let (view, to) = (self.fronted.builder.view(), (backend.name, backend.port));
-            let Some(judged) = elsewhere::judge(view, self.http, to, asked) else { continue };
+            let Some(judged) = elsewhere::judge(view, (self.http, is_own), to, asked) else {
+                continue;
+            };
             let denial = match judged.decision {
                 RequestDecision::Denied(denial)
                 | RequestDecision::Ask { then: Decision::Deny(denial), .. } => denial,

@@ -12,7 +12,7 @@ use super::changes::change_response;
 use super::limited;
 use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room, bounded_by};
 use super::session::{self, Sticky};
-use super::watch::{self, Ended};
+use super::watch::{self, Ended, Sent};
 use super::{Changes, Exchange, malformed};
 use crate::engine::again::{Why, longest_pause, may_try_again, pause};
 use crate::engine::answer::{self, Answer};
@@ -310,7 +310,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let judged = (self.judged.as_ref(), self.token.as_ref());
         let version = self.rules.policies_version();
         let passes = |it: &Custom, rules: &P::Rules| self.consulted.still_passes(it, rules);
-        let (position, sent) = (&self.engine.position, (&plan.goal, &self.head));
+        let sent = Sent { head: &self.head, to: &plan.goal, by: plan.changes.rule };
+        let position = &self.engine.position;
         let denied = watch::denied(position, self.arrival, judged, sent, version, passes);
         let retry = plan.changes.rule.and_then(|it| it.retry.as_ref());
         let (read, loads) = (self.body.kept(), self.engine.loads.clone());

@@ -166,6 +166,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     fn change(&mut self, allowed: &Allowed) -> Result<(), Refused> {
         change_request(&mut self.head.fields, &allowed.remove, &allowed.request)?;
         change_query(&mut self.head, &allowed.remove_parameters, &allowed.parameters)?;
+        let changed = allowed.request.iter().map(|it| &it.name).chain(&allowed.remove);
+        self.consulted.changed.extend(changed.cloned());
         self.consulted.response.extend(allowed.response.iter().cloned());
         Ok(())
     }

@@ -14,6 +14,8 @@ use crate::engine::position::Rules;
 pub(super) struct Consulted {
     /// Those that let the request pass.
     passed: Vec<(Text, Arc<Authorizer>)>,
+    /// The fields of the request that they have changed, which no client may change again.
+    pub(super) changed: Vec<String>,
     /// What they set in the response.
     pub(super) response: Vec<FieldChange>,
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::Exchange;
-use super::watch::denied_there;
+use super::watch::{Sent, denied_there};
 use crate::engine::Engine;
 use crate::engine::halves::BoxStream;
 use crate::engine::piece::{Broken, Source, Stopped, Tally, pump};
@@ -41,7 +41,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 continue;
             }
             let token = self.token.as_ref();
-            let denial = denied_there(&self.rules, self.arrival, head, token, &goal);
+            let sent = Sent { head, to: &goal, by: Some(rule) };
+            let denial = denied_there(&self.rules, self.arrival, sent, token, |_| false);
             if let Some(reason) = denial {
                 tracing::debug!(reason, "a copy of a request is left out");
                 continue;

@@ -8,6 +8,8 @@ use std::pin::pin;
 use ambit_model::authorize::Decision;
 use ambit_model::http::authorize::{Asked, Custom, RequestDecision, RequestJudgement, Token};
 use ambit_model::http::head::{self as model, Claims, Client};
+use ambit_model::http::rule::{Action, HeaderChanges, Rewrite, Rule};
+use ambit_model::names::ServiceName;
 use ambit_tls::jwt::Verified;
 
 use crate::engine::answer::Answer;
@@ -60,7 +62,7 @@ pub(super) async fn denied<P: Position>(
     position: &P,
     arrival: &Arrival,
     (head, token): (Option<&RequestHead>, Option<&Verified>),
-    (to, sent): (&Goal<'_>, &RequestHead),
+    sent: Sent<'_>,
     mut version: u64,
     still_passes: impl Fn(&Custom, &P::Rules) -> bool,
 ) -> String {
@@ -89,7 +91,9 @@ pub(super) async fn denied<P: Position>(
         if let Some(denial) = denial(&decision, |custom| still_passes(custom, &rules)) {
             return denial;
         }
-        if let Some(denial) = denied_there(&rules, arrival, sent, token, to) {
+        if let Some(denial) =
+            denied_there(&rules, arrival, sent, token, |it| still_passes(it, &rules))
+        {
             return denial;
         }
     }
@@ -116,17 +120,44 @@ pub(super) fn judgement(
     ask(arrival, head, token, |asked| rules.judge(asked))
 }
 
+/// A request as it is sent on.
+#[derive(Clone, Copy)]
+pub(super) struct Sent<'a> {
+    pub(super) head: &'a RequestHead,
+    pub(super) to: &'a Goal<'a>,
+    /// The rule that sends it there.
+    pub(super) by: Option<&'a Rule>,
+}
+
+impl Sent<'_> {
+    /// Whether what authorization services were asked about is what is sent on, to the same
+    /// service.
+    fn is_as_asked(&self, own: &ServiceName) -> bool {
+        let (Goal::Backend(to), Some(rule)) = (self.to, self.by) else { return false };
+        let Action::Forward { backends, rewrite } = &rule.action else { return false };
+        let none = HeaderChanges::default();
+        to.service() == Some(own)
+            && *rewrite == Rewrite::default()
+            && rule.request_headers == none
+            && backends.iter().all(|it| it.request_headers == none)
+    }
+}
+
 /// Why a request may not be sent to a destination by the policies that hold there, if it may not.
+/// `passes`: the authorization services that have let it pass.
 pub(super) fn denied_there(
     rules: &impl Rules,
     arrival: &Arrival,
-    head: &RequestHead,
+    sent: Sent<'_>,
     token: Option<&Verified>,
-    to: &Goal<'_>,
+    passes: impl Fn(&Custom) -> bool,
 ) -> Option<String> {
-    let judged = ask(arrival, head, token, |asked| rules.judge_destination(to, asked));
+    let by = &sent.by?.origin;
+    let judge = |asked: &Asked<'_>| rules.judge_destination(sent.to, by, asked);
+    let judged = ask(arrival, sent.head, token, judge);
+    let is_as_asked = sent.is_as_asked(rules.rate_limits().0);
     // What other services ask there, nobody asks here.
-    denial(&judged?.decision, |_| false)
+    denial(&judged?.decision, |custom| is_as_asked && passes(custom))
 }
 
 fn ask<T>(
