@@ -238,6 +238,34 @@ impl View {
         other.map_or(planned, Ok)
     }
 
+    /// The way to a port of a service through the waypoint that it names, for a position that does
+    /// not stand before it and whose own service is `own`; `None` where it names none.
+    pub fn deliver_through(
+        &self,
+        flow: &Flow<'_>,
+        (service, port): (&Arc<Service>, u16),
+        own: &ServiceName,
+        around: &mut impl Surroundings,
+    ) -> Option<Result<Delivery, Refusal>> {
+        if self.is_fronted_by(service, own) {
+            return None;
+        }
+        let gateway = chosen_waypoint(service, around)?;
+        let addresses = || service.addresses.iter().map(|it| it.address.ip);
+        let like = |ip: &IpAddr| ip.is_ipv4() == flow.destination.is_ipv4();
+        let Some(ip) = addresses().find(like).or_else(|| addresses().next()) else {
+            return Some(Err(Refusal::NoAddress(service.key.to_string().into())));
+        };
+        let flow = Flow { destination: SocketAddr::new(ip, port), ..*flow };
+        Some(self.plan_through(&flow, service, gateway, around).and_then(|plan| match plan {
+            Plan::Waypoint { waypoint, destination } => {
+                Ok(Delivery::Tunnel(Target { address: destination, ..waypoint }))
+            }
+            Plan::Refuse(refusal) => Err(refusal),
+            _ => Err(Refusal::NoEndpoint(service.key.clone())),
+        }))
+    }
+
     /// The way to the original destination, for a service that makes no choice.
     pub(crate) fn pass_through(
         &self,

@@ -47,7 +47,7 @@ use ambit_model::http::traffic::{Balancing, TrafficPolicy};
 use ambit_model::http::warmup::WARM;
 use ambit_model::identity::Identity;
 use ambit_model::names::ServiceName;
-use ambit_model::plan::{Delivery, Refusal};
+use ambit_model::plan::{Delivery, Flow, Refusal};
 use ambit_model::service::Service;
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
@@ -485,6 +485,17 @@ impl Position for Here {
             Goal::Backend(Destination::Service { subset, .. }) => subset.as_deref(),
             _ => None,
         };
+        let flow = Flow { source: own, source_ip: self.shared.config.instance, destination };
+        let through = view.deliver_through(&flow, (service, port), &self.own_service, &mut around);
+        if let Some(through) = through {
+            return through.map_err(refused).and_then(|it| match subset {
+                None => Ok(Self::endpoint(it, None, 1)),
+                Some(subset) => Err(Unreachable { reason: "no_subset", text: format!(
+                    "{} has a waypoint of its own, which knows no subset {subset} of this route's",
+                    service.key
+                ) }),
+            });
+        }
         let alternatives = alternatives(&view, &service.key, subset);
         let traffic = traffic(&view, &service.key, port, subset);
         refuse(&view, &service.key, subset, traffic)?;
@@ -727,13 +738,12 @@ impl Rules for Holds {
     }
 }
 
-/// Whether no policy is missing, of the service or of those elsewhere to which its routes lead.
+/// Whether no policy is missing, of the service or of those to which its routes lead.
 fn is_whole(view: &View, http: &ServiceHttp) -> bool {
     let is_whole = |http| view.request_policies_of(http).all(|policy| policy.is_ok());
-    let elsewhere = http.routed().filter(|it| http.is_elsewhere(it));
     // One of which nothing is known refuses its own share, and holds up nothing else.
-    let mut elsewhere = elsewhere.filter_map(|name| view.http_service(name));
-    is_whole(http) && elsewhere.all(|http| is_whole(http))
+    let mut routed = http.routed().filter_map(|name| view.http_service(name));
+    is_whole(http) && routed.all(|http| is_whole(http))
 }
 
 pub(crate) fn traffic<'v>(

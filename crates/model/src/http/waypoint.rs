@@ -23,17 +23,15 @@ impl View {
     /// What the waypoint whose own service is `own` needs: all of the services that name it as
     /// their waypoint, of those to which their routes lead, which their policies ask or that count
     /// their requests, and of its own, which holds for workloads that name it. What holds where
-    /// routes lead is asked of what comes from another namespace.
+    /// routes lead is asked of what comes from another namespace, and of clients' own routes.
     pub fn needed_by_waypoint(&self, own: &ServiceName) -> Needed {
         let fronted = self.services().filter(|it| self.is_fronted_by(it, own));
         let mut fronted: BTreeSet<ServiceName> = fronted.map(|it| it.key.clone()).collect();
         fronted.insert(own.clone());
         let known = || fronted.iter().filter_map(|name| self.http_service(name));
-        let elsewhere = known().flat_map(|from| {
-            let elsewhere = from.routed().filter(|it| from.is_elsewhere(it));
-            elsewhere.filter_map(|name| self.http_service(name))
-        });
-        let policies = known().chain(elsewhere).flat_map(|it| &it.policies).cloned().collect();
+        let routed = known().flat_map(|it| it.routed());
+        let routed = routed.filter_map(|name| self.http_service(name));
+        let policies = known().chain(routed).flat_map(|it| &it.policies).cloned().collect();
         let destinations = known().flat_map(|it| it.destinations());
         let destinations: BTreeSet<_> = destinations.cloned().collect();
         Needed { services: &fronted | &destinations, policies }

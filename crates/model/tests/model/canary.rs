@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ambit_model::names::ServiceName;
-use ambit_model::plan::{Flow, Plan, Refusal};
+use ambit_model::plan::{Delivery, Flow, Plan, Refusal};
 use ambit_model::view::View;
 use ambit_model::workload::{GatewayAddress, GatewayDestination, Tunnel, Workload};
 
@@ -77,4 +77,28 @@ fn the_share_of_a_waypoint_without_pods_goes_to_one_that_has_a_share_too() {
     // One without a share does not judge in place of the one that has all.
     assert_eq!(drawn(&mesh(&[("one", 0), ("two", 100)], &["one"])), only(""));
     assert_eq!(drawn(&mesh(&[("one", 100), ("two", 0)], &["two"])), only(""));
+}
+
+#[test]
+fn another_waypoint_goes_through_the_service_s_own() {
+    let (source, mut around) = (client(), Fake::default());
+    let destination = addr("10.96.9.9:8080");
+    let flow = Flow { source: &source, source_ip: ip("10.0.9.9"), destination };
+    let view = mesh(&[], &["one"]);
+    let destination = addr("10.96.0.1:80");
+    let fronted = view.service_at(&source.network, destination.ip(), "app").expect("a service");
+    let mut through = |own: &str, view: &View| {
+        let own = ServiceName::new("app", own);
+        view.deliver_through(&flow, (fronted, 80), &own, &mut around)
+    };
+    assert!(through("one", &view).is_none(), "it stands before the service itself");
+    match through("other", &view) {
+        Some(Ok(Delivery::Tunnel(target))) => {
+            assert_eq!((target.address, &*target.workload.name), (destination, "one"));
+            assert_eq!(target.hbone, addr("10.0.1.0:15008"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let missing = through("other", &mesh(&[], &[]));
+    assert!(matches!(missing, Some(Err(Refusal::WaypointMissing { .. }))), "{missing:?}");
 }
