@@ -7,6 +7,7 @@
 //! /ca/revoke`, `GET /metrics`, `GET /debug/syncz`.
 //! [`ambit_wire::admin`] defines every answer. Nothing here may show a key or a token.
 
+mod admission;
 mod attached;
 mod authentications;
 mod authority;

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use ambit_dataplane::choice::Around;
-use ambit_dataplane::dial::dial;
+use ambit_dataplane::dial::{DialError, dial};
 use ambit_dataplane::judgement::{wait_for_policies, wait_for_view};
 use ambit_dataplane::lately::WITHDRAWN_MAX;
 use ambit_dataplane::metrics::Reporter;
@@ -379,6 +379,16 @@ impl Here {
         Endpoint { uid, address, workload, kind, alternatives, way }
     }
 
+    /// The policies that select an endpoint know no other client than this waypoint.
+    fn denied(&self, endpoint: SocketAddr) -> Unreachable {
+        let text = format!(
+            "the policies that select {endpoint} do not admit this waypoint, {}: attach them to \
+             the Service with targetRefs, or let them allow it too",
+            self.own_name
+        );
+        Unreachable { reason: Unreachable::DENIED, text }
+    }
+
     /// Opens the mesh's own connection to an endpoint.
     async fn deliver(&self, endpoint: &Endpoint<Way>) -> Result<BoxStream, Unreachable> {
         let unreachable = |reason, error: &dyn std::error::Error| {
@@ -399,7 +409,10 @@ impl Here {
                     service: target.service.as_deref(),
                 };
                 let opened = tunnel::open(&self.plane, &self.served, target, &ask).await;
-                let opened = opened.map_err(|error| unreachable("connect", &error))?;
+                let opened = opened.map_err(|error| match error {
+                    DialError::Denied => self.denied(target.address),
+                    error => unreachable("connect", &error),
+                })?;
                 let watched = watch(&self.plane, opened);
                 let watched = watched.map_err(|revoked| unreachable("connect", &revoked))?;
                 self.plane.balance.succeeded(&endpoint.uid);

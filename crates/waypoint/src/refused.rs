@@ -1,6 +1,7 @@
 //! Why a connection that is no HTTP came to nothing.
 
 use ambit_dataplane::failure::ResponseFlags;
+use ambit_http::engine::position::Unreachable;
 
 /// Why a connection came to nothing.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ impl Refused {
     pub(crate) fn unreachable(reason: &'static str, text: String) -> Self {
         let flags = match reason {
             "overflow" => ResponseFlags::Overflow,
+            Unreachable::DENIED => ResponseFlags::Deny,
             _ => ResponseFlags::Connect,
         };
         Self { flags, reason, text }

@@ -18,7 +18,7 @@ use ambit_wire::admin::{Finding, Severity};
 use ambit_words::labels::USE_WAYPOINT;
 use ambit_words::names::MESH_CONFIG_MAP;
 
-use super::{attached, authentications, conflicts, gateways};
+use super::{admission, attached, authentications, conflicts, gateways};
 use crate::view_builder::Builder;
 use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::http_services;
@@ -40,6 +40,7 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     found.extend(bounded(attached::canaries(builder)));
     found.extend(bounded(policies(builder)));
     found.extend(bounded(attached::findings(builder)));
+    found.extend(bounded(admission::findings(builder)));
     found.extend(bounded(authentications::findings(builder)));
     found.extend(bounded(routes(builder)));
     found.extend(bounded(traffic(builder)));

@@ -8,6 +8,7 @@ mod connection;
 mod ends;
 mod fronted;
 mod limits;
+mod reached;
 mod request;
 mod sent_on;
 #[cfg(test)]

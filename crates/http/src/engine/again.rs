@@ -20,6 +20,8 @@ pub(crate) enum Why {
     NoConnection,
     /// The service has as many connections as it may have. Another attempt would be one more.
     Full,
+    /// Policies at the endpoint do not admit this proxy. Another attempt would be denied too.
+    Denied,
     /// The endpoint refused the stream: it has not looked at it.
     NotRead,
     /// A connection that was used before ended without an answer. As a rule the endpoint had closed

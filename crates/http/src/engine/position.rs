@@ -155,6 +155,17 @@ pub struct Unreachable {
     pub text: String,
 }
 
+impl Unreachable {
+    /// The reason of an endpoint whose own policies do not admit this proxy.
+    pub const DENIED: &'static str = "denied_at_destination";
+
+    /// Whether policies at the endpoint say so. It is well then, and says the same if it is asked
+    /// again.
+    pub fn is_denial(&self) -> bool {
+        self.reason == Self::DENIED
+    }
+}
+
 /// The place that an engine runs in.
 pub trait Position: 'static {
     /// How an endpoint is reached.

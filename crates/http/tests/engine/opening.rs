@@ -36,6 +36,27 @@ fn an_endpoint_that_takes_no_connections_is_left_out() {
 }
 
 #[test]
+fn an_endpoint_whose_policies_deny_the_waypoint_is_asked_once_and_stays() {
+    run(async |bed| {
+        for name in ["web-1", "web-2"] {
+            bed.answers(name, OK);
+            bed.world.servers.borrow_mut().get_mut(name).unwrap().1 = 2_000;
+        }
+        let rules = Ejection { consecutive_5xx: 1, max_percent: 100, ..Ejection::default() };
+        bed.world.traffic.borrow_mut().ejection = Some(rules);
+        for asked_before in [2_000, 2_001] {
+            let answer = bed.ask(GET).await;
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+            assert!(answer.contains("x-ambit-reason: denied_at_destination\r\n"), "{answer}");
+            assert_eq!((asked(bed, "web-1"), asked(bed, "web-2")), (asked_before + 1, 2_000));
+        }
+        let denied = bed.open().await.err().expect("bytes are denied too");
+        assert_eq!(denied.reason, "denied_at_destination");
+        assert_eq!((asked(bed, "web-1"), asked(bed, "web-2")), (2_003, 2_000));
+    });
+}
+
+#[test]
 fn requests_and_connections_have_one_limit_of_connections() {
     run(async |bed| {
         bed.answers("web-1", OK);

@@ -247,6 +247,10 @@ impl Position for Place {
             server.1 += 1;
             (server.0.clone(), server.1)
         };
+        if server.1 > 2_000 {
+            let text = "its policies do not admit the waypoint".to_owned();
+            return Err(Unreachable { reason: Unreachable::DENIED, text });
+        }
         if server.1 > 1_000 {
             let text = "nobody listens".to_owned();
             return Err(Unreachable { reason: "connect", text });

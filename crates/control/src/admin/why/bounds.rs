@@ -31,9 +31,7 @@ impl<'a> Backend<'a> {
         fronted: &'a Fronted<'_>,
         rule: Option<impl Iterator<Item = (u32, &'a Destination)>>,
     ) -> Vec<Self> {
-        let own =
-            || Self { name: &fronted.name, port: fronted.target.address.port(), subset: None };
-        let Some(destinations) = rule else { return vec![own()] };
+        let Some(destinations) = rule else { return Self::of_destination(fronted).into() };
         let backend = |(weight, destination): (u32, &'a Destination)| match destination {
             Destination::Service { name, port, subset } if weight > 0 => {
                 Some(Self { name, port: *port, subset: subset.as_deref() })
@@ -41,6 +39,11 @@ impl<'a> Backend<'a> {
             _ => None,
         };
         destinations.filter_map(backend).collect()
+    }
+
+    /// The destination itself.
+    pub(super) fn of_destination(fronted: &'a Fronted<'_>) -> [Self; 1] {
+        [Self { name: &fronted.name, port: fronted.target.address.port(), subset: None }]
     }
 }
 

@@ -13,6 +13,7 @@ use ambit_wire::admin;
 use super::bounds::{self, Backend};
 use super::ends::WhyError;
 use super::fronted::{Fronted, who};
+use super::reached;
 use crate::admin::routes;
 use crate::view_builder::Builder;
 
@@ -35,11 +36,14 @@ pub(in crate::admin) fn explain(
     let one = One::new(&fronted, http, server_name);
     match one.carried() {
         Some(carried) => one.answer(carried, &mut explanation),
-        None => explanation.notes.push(
-            "the port carries requests, or nothing is declared of it: ask about a request with \
-             --method, --path, --host or --header"
-                .to_owned(),
-        ),
+        None => {
+            explanation.notes.push(
+                "the port carries requests, or nothing is declared of it: ask about a request \
+                 with --method, --path, --host or --header"
+                    .to_owned(),
+            );
+            reached::note(&fronted, &mut explanation);
+        }
     }
     Ok(explanation)
 }
@@ -128,6 +132,9 @@ impl<'a> One<'a> {
             }
             Some(Ok((_, rule))) => self.judge_elsewhere(&passing, rule, into),
             None => {}
+        }
+        if into.decision == admin::Decision::Allow {
+            reached::judge(fronted, &backends, into);
         }
     }
 

@@ -6,7 +6,7 @@ use ambit_model::authorize::{RuleName, Source};
 use ambit_model::http::rule::Origin;
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::ServiceName;
-use ambit_model::workload::{GatewayDestination, Tunnel, Workload};
+use ambit_model::workload::{GatewayAddress, GatewayDestination, Tunnel, Workload};
 use ambit_wire::admin;
 use serde_json::json;
 
@@ -25,6 +25,8 @@ pub(super) struct Fronted<'a> {
     /// The host of a request that names none.
     pub(super) host: String,
     pub(super) waypoint: String,
+    /// The waypoint's service, if it has one.
+    pub(super) waypoint_service: Option<ServiceName>,
 }
 
 impl<'a> Fronted<'a> {
@@ -44,7 +46,11 @@ impl<'a> Fronted<'a> {
             target,
             name,
             host,
-            waypoint,
+            waypoint: lists::gateway(waypoint),
+            waypoint_service: match &waypoint.destination {
+                GatewayDestination::Hostname(name) => Some(name.clone()),
+                GatewayDestination::Refused(_) | GatewayDestination::Address(_) => None,
+            },
         }))
     }
 
@@ -107,22 +113,21 @@ pub(super) fn written(kind: Kind, name: &ObjectName) -> String {
     format!("{} {}/{}", kind.name(), name.namespace, name.name)
 }
 
-fn named(
-    builder: &Builder,
+fn named<'a>(
+    builder: &'a Builder,
     client: &Workload,
     target: &Destination,
-) -> Option<(ServiceName, String, String)> {
+) -> Option<(ServiceName, String, &'a GatewayAddress)> {
     let view = builder.view();
     let ip = target.address.ip();
     if let Some(service) = view.service_meant(&client.network, ip, &client.namespace) {
         let several = service.weighted_waypoints.iter().map(|(gateway, _)| gateway);
         let waypoint = service.waypoint.iter().chain(several).next()?;
         let host = service.key.hostname.to_string();
-        return Some((service.key.clone(), host, lists::gateway(waypoint)));
+        return Some((service.key.clone(), host, waypoint));
     }
     let workload = view.workload_at(&client.network, ip)?;
-    let GatewayDestination::Hostname(own) = &workload.waypoint.as_deref()?.destination else {
-        return None;
-    };
-    Some((own.clone(), target.address.to_string(), own.to_string()))
+    let waypoint = workload.waypoint.as_deref()?;
+    let GatewayDestination::Hostname(own) = &waypoint.destination else { return None };
+    Some((own.clone(), target.address.to_string(), waypoint))
 }

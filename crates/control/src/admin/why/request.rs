@@ -24,7 +24,7 @@ use super::ends::WhyError;
 use super::fronted::{Fronted, who};
 use super::sent_on::SentOn;
 use super::token::{self, Given};
-use super::{connection, limits, told};
+use super::{connection, limits, reached, told};
 use crate::admin::routes;
 use crate::view_builder::Builder;
 
@@ -236,13 +236,28 @@ impl One<'_> {
             explanation.remedy = Some("correct the TrafficPolicy".to_owned());
             return;
         }
-        let Some(found) = found else { return };
+        if let Some(found) = found {
+            self.judge_sent(asked, &found, &backends, explanation);
+        }
+        if explanation.decision == admin::Decision::Allow {
+            reached::judge(self.fronted, &backends, explanation);
+        }
+    }
+
+    /// Judges a request as the rule sends it on.
+    fn judge_sent(
+        &self,
+        asked: &Asked<'_>,
+        found: &Found<'_>,
+        backends: &[Backend<'_>],
+        into: &mut admin::Explanation,
+    ) {
         let is_own = self.fronted.speaks_for(&found.rule.origin);
         let sent = SentOn::new(asked.head, found.rule, found.prefix_len());
         let head =
             RequestHead { path: &sent.path, host: &sent.host, fields: &sent.fields, ..*asked.head };
         let asked = if is_own { *asked } else { Asked { head: &head, ..*asked } };
-        self.judge_elsewhere(&asked, is_own, &backends, explanation);
+        self.judge_elsewhere(&asked, is_own, backends, into);
     }
 
     /// Asks what holds where the rule leads, if its makers do not speak for it.
@@ -404,8 +419,9 @@ fn own_status(rule: &Rule) -> Option<u16> {
         Action::Redirect(redirect) => Some(redirect.status),
         Action::Respond { status, .. } => Some(*status),
         Action::Forward { backends, .. } => {
-            let has_weight = backends.iter().any(|backend| backend.weight > 0);
-            (!has_weight).then_some(500)
+            let leads_somewhere =
+                |it: &rule::Backend| it.weight > 0 && it.destination.service().is_some();
+            (!backends.iter().any(leads_somewhere)).then_some(500)
         }
     }
 }

@@ -206,8 +206,65 @@ fn a_request_is_routed_and_judged_as_the_waypoint_does_it() {
         let origin = answer.policy.and_then(|it| it.origin);
         assert_eq!(origin.is_some(), policy.is_some(), "what decides is shown as it is written");
     }
-    let gone = ask("/gone", "").request.expect("a waypoint reads it");
+    let gone = ask("/gone", "");
+    assert_eq!((gone.decision, gone.remedy.is_some()), (Deny, true), "{}", gone.reason);
+    let gone = gone.request.expect("a waypoint reads it");
     assert!(gone.action.starts_with("answer 500: "), "{}", gone.action);
+    assert_eq!(gone.status, Some(500));
+}
+
+fn ask_for(builder: &Builder, destination: &str, path: &str) -> admin::Explanation {
+    let request = Request::of(&[("path".to_owned(), path.to_owned())].into());
+    let request = request.expect("a request").expect("one is asked about");
+    explain_request(builder, "app/load", destination, &request).expect("an answer")
+}
+
+#[test]
+fn a_port_that_the_service_lacks_is_no_way_in() {
+    let mut builder = fronted();
+    database(&mut builder);
+    let answer = ask_for(&builder, "app/db:99", "/api");
+    assert_eq!(answer.decision, admin::Decision::Deny, "{}", answer.reason);
+    assert_eq!(answer.request.expect("a waypoint reads it").status, Some(503));
+    assert!(answer.reason.contains("99"), "{}", answer.reason);
+    assert!(answer.remedy.is_some_and(|it| it.contains("one of the service's ports")));
+}
+
+#[test]
+fn policies_at_the_endpoints_must_admit_the_waypoint() {
+    let mut builder = fronted();
+    let viewer = |principals: Value| {
+        let rules = json!([{"from": [{"source": {"principals": principals}}]}]);
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
+        put(Kind::AuthorizationPolicy, "viewer", json!({"spec": spec}))
+    };
+    let (client, waypoint) = ("cluster.local/ns/app/sa/load", "cluster.local/ns/app/sa/default");
+    let told = |builder: &Builder| {
+        let found = crate::admin::findings::findings(builder);
+        let told = found.into_iter().filter(|it| it.rule == "waypoint-not-admitted");
+        told.map(|it| format!("{}: {} {}", it.object, it.what, it.remedy)).collect::<Vec<_>>()
+    };
+    builder.apply([viewer(json!([client]))]);
+    let answer = ask_for(&builder, "web", "/api");
+    assert_eq!(answer.decision, admin::Decision::Deny, "{}", answer.reason);
+    assert!(answer.reason.contains("ALLOW policy app/viewer"), "{}", answer.reason);
+    assert_eq!(answer.decided_by.as_deref(), Some("the proxy of app/web-1"));
+    assert_eq!(answer.request.expect("a waypoint reads it").status, Some(503));
+    let remedy = answer.remedy.expect("there is one");
+    assert!(remedy.contains("targetRefs") && remedy.contains(waypoint), "{remedy}");
+    let [found] = &told(&builder)[..] else { panic!("{:?}", told(&builder)) };
+    assert!(found.starts_with("AuthorizationPolicy app/viewer: it selects app/web-1"), "{found}");
+    assert!(found.contains(waypoint), "{found}");
+    builder.apply([viewer(json!([client, waypoint]))]);
+    let answer = ask_for(&builder, "web", "/api");
+    assert_eq!(answer.decision, admin::Decision::Allow, "{}", answer.reason);
+    assert_eq!(told(&builder), [""; 0]);
+    database(&mut builder);
+    builder.apply([viewer(json!([client]))]);
+    let bytes = explain_connection(&builder, "app/load", "db:5432", None).expect("an answer");
+    assert_eq!(bytes.decision, admin::Decision::Deny, "bytes are judged there too");
+    let http = explain_connection(&builder, "app/load", "db:80", None).expect("an answer");
+    assert!(http.notes.iter().any(|it| it.contains("app/viewer")), "{:?}", http.notes);
 }
 
 #[test]

@@ -174,7 +174,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             Ok(Attempted::Done) => Some(self.answered(self.record.status, self.head_grpc_status)),
             Ok(Attempted::Failed(failed)) => match failed.why {
                 Why::Status(status, grpc) => Some(self.answered(status, grpc)),
-                Why::Full => None,
+                Why::Full | Why::Denied => None,
                 _ => Some(Outcome::LocalError),
             },
             Err(_) => None,
@@ -496,18 +496,17 @@ async fn connect<P: Position>(
     let limit = bounded.limits.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
     let left = until.map_or(limit, |at| at.duration_since(Instant::now()).min(limit));
     let connecting = engine.position.connect(arrival, endpoint);
-    let no_connection = |reason, text: String| {
-        let answer = Answer::new(503, Flags::ConnectFailure, reason, text);
-        Box::new(Failed { why: Why::NoConnection, answer })
-    };
-    match timeout(left, connecting).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(Unreachable { reason, text })) => Err(no_connection(reason, text)),
+    let none = match timeout(left, connecting).await {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err(none)) => none,
         Err(_) => {
             let text = format!("{} did not answer in time", endpoint.address);
-            Err(no_connection("connect_timeout", text))
+            Unreachable { reason: "connect_timeout", text }
         }
-    }
+    };
+    let why = if none.is_denial() { Why::Denied } else { Why::NoConnection };
+    let answer = Answer::new(503, Flags::ConnectFailure, none.reason, none.text);
+    Err(Box::new(Failed { why, answer }))
 }
 
 pub(super) fn key<W>(endpoint: &Endpoint<W>) -> Key {

@@ -63,12 +63,15 @@ pub async fn open<P: Position>(
             Err(_) => Outcome::LocalError,
         };
         let (uid, among) = (&endpoint.uid, endpoint.alternatives);
-        engine.loads.report(&service, traffic, uid, among, outcome);
+        let is_denied = connected.as_ref().is_err_and(Unreachable::is_denial);
+        if !is_denied {
+            engine.loads.report(&service, traffic, uid, among, outcome);
+        }
         match connected {
             Ok(stream) => return Ok(Opened { stream, _place: place }),
             Err(none) => {
                 let is_last = tried.len() + 1 >= ENDPOINTS_MAX.min(endpoint.alternatives);
-                if is_last || tried.contains(&endpoint.uid) {
+                if is_denied || is_last || tried.contains(&endpoint.uid) {
                     return Err(none);
                 }
                 tried.push(endpoint.uid);
