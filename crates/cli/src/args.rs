@@ -343,15 +343,20 @@ pub(crate) enum Kind {
     /// Open connections through the proxies.
     #[value(alias = "connection", alias = "conn", alias = "conns")]
     Connections,
-    /// Gateways that ask for waypoints, with their addresses and whether they run.
+    /// Gateways that ask for waypoints, with their addresses and whether they run; `waypoints`
+    /// means the same.
     #[value(alias = "gateway", alias = "gtw", alias = "waypoints")]
     Gateways,
-    /// Routes of every kind, with what they attach to and whether they are accepted.
+    /// Routes of the Gateway API and VirtualServices, with what they are for and whether they are
+    /// accepted.
     #[value(alias = "route")]
     Routes,
     /// Telemetry objects, with whom they are for and whether all of each is in force.
     #[value(alias = "telemetry")]
     Telemetries,
+    /// TrafficPolicies, with what they are attached to and whether they are in force there.
+    #[value(name = "trafficpolicies", alias = "trafficpolicy")]
+    TrafficPolicies,
     /// Nodes.
     #[value(alias = "node")]
     Nodes,

@@ -12,6 +12,7 @@ mod attached;
 mod authentications;
 mod authority;
 mod conflicts;
+mod effects;
 mod findings;
 mod gateways;
 mod lists;
@@ -146,12 +147,13 @@ impl Admin {
                 }
             }
             control::TELEMETRIES => list(telemetries::telemetries(&builder, namespace)),
+            control::TRAFFIC_POLICIES => list(lists::traffic_policies(&builder, namespace)),
             control::NODES => list(lists::nodes(&builder, &self.clients.nodes())),
             control::NAMESPACES => list(lists::namespaces(&builder)),
             _ => Answer::error(
                 StatusCode::NOT_FOUND,
                 "unknown list; ask for pods, services, workloads, policies, gateways, \
-                 routes, telemetries, nodes or namespaces",
+                 routes, telemetries, trafficpolicies, nodes or namespaces",
             ),
         }
     }

@@ -103,6 +103,11 @@ impl VirtualServiceSpec {
         self.gateways.is_empty() || self.gateways.iter().any(|it| it == MESH)
     }
 
+    /// How many rules it has.
+    pub fn rule_count(&self) -> usize {
+        self.http.len() + self.tls.len() + self.tcp.len()
+    }
+
     /// The hosts that its routes and mirrors send to, as written.
     pub fn destinations(&self) -> impl Iterator<Item = &str> {
         let of_http = self.http.iter().flat_map(|route| {

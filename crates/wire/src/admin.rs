@@ -36,7 +36,8 @@ pub use authority::{
 };
 pub use lists::{
     AuthorizationPolicy, Canary, Condition, Endpoints, Gateway, LoadBalancing, Locality, Namespace,
-    Node, PeerAuthentication, Pod, Policy, Service, ServicePort, Telemetry, Workload,
+    Node, PeerAuthentication, Pod, Policy, PolicyTarget, Service, ServicePort, Telemetry,
+    TrafficPolicy, Workload,
 };
 pub use proxy::{
     Certificate, CertificateState, Connection, Connections, HeldCertificate, Process, Share,
@@ -44,7 +45,7 @@ pub use proxy::{
 };
 pub use routes::{
     BackendCheck, Bound, ConnectionAnswer, RequestAnswer, RequestLimit, Route, RouteLine,
-    RouteParent, RouteRule,
+    RouteParent, RouteRule, RuleEffects,
 };
 pub use status::{
     Authority, CaptureLack, Discovery, FailingPod, Finding, MeshIdentity, NotAccepted, NotCaptured,
@@ -86,6 +87,8 @@ pub mod control {
     pub const ROUTE_TABLE: &str = "/get/route-table";
     /// A list of [`super::Telemetry`]. `?namespace=` narrows it.
     pub const TELEMETRIES: &str = "/get/telemetries";
+    /// A list of [`super::TrafficPolicy`]. `?namespace=` narrows it.
+    pub const TRAFFIC_POLICIES: &str = "/get/trafficpolicies";
     /// A list of [`super::Node`].
     pub const NODES: &str = "/get/nodes";
     /// A list of [`super::Namespace`].

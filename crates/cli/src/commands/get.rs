@@ -48,6 +48,9 @@ pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
         Kind::Telemetries => {
             of_control::<admin::Telemetry>(&mesh, &args, control::TELEMETRIES).await
         }
+        Kind::TrafficPolicies => {
+            of_control::<admin::TrafficPolicy>(&mesh, &args, control::TRAFFIC_POLICIES).await
+        }
         Kind::Nodes => show(&mesh, namespace, args.output, &mesh.nodes().await?).await,
         Kind::Certificates => {
             let answers = mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES).await?;

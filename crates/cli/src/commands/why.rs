@@ -109,7 +109,14 @@ fn request(explanation: &Explanation) -> Vec<Fact> {
         ("matches", it.matches.clone()),
         ("action", Some(it.action.clone())),
         ("status", it.status.map(|it| it.to_string())),
+        ("rewrite", it.effects.rewrite.clone()),
+        ("cors", it.effects.cors.clone()),
     ]
+    .into_iter()
+    .chain(it.effects.faults.iter().map(|it| ("fault", Some(it.clone()))))
+    .chain(it.effects.headers.iter().map(|it| ("header", Some(it.clone()))))
+    .chain(it.effects.mirrors.iter().map(|it| ("mirror", Some(it.clone()))))
+    .collect()
 }
 
 fn connection(explanation: &Explanation) -> Vec<Fact> {
@@ -181,6 +188,10 @@ mod tests {
         let text = text(&explanation);
         for line in [
             "route          HTTPRoute app/web rule 0",
+            "fault          answer 418 for 5 %",
+            "rewrite        host web-v2",
+            "header         request: set x-team: ops",
+            "mirror         50 % to app/web-v3.app.svc.cluster.local:80",
             "carries        TLS to db.example.com",
             "route          TLSRoute app/db rule 0",
             "written in     AuthorizationPolicy app/no-sleepers",

@@ -49,7 +49,8 @@ fn finding(
     );
     let name = ObjectName::new(&policy.namespace, &policy.name);
     Finding {
-        severity: Severity::Warning,
+        // What refuses requests is an error, which `ambit apply` says too.
+        severity: Severity::Error,
         rule: "waypoint-not-admitted".into(),
         object: format!("{} {}/{}", Kind::AuthorizationPolicy.name(), name.namespace, name.name),
         what: format!(

@@ -4,6 +4,7 @@
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::policy;
+use ambit_manifest::traffic_policy::{Section, Target, TargetKind};
 use ambit_manifest::{Kind, istio};
 use ambit_model::Text;
 use ambit_model::policy::{Action, Policy, PolicyScope};
@@ -269,19 +270,32 @@ pub(super) fn policies(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
     let is_wanted = in_namespace(namespace);
     let (store, view) = (builder.store(), builder.view());
     let authorizations = store.policies().filter(|(name, _)| is_wanted(&name.namespace));
+    let (fronted, root) = (attached::Fronted::of(builder), &builder.mesh().root_namespace);
     let authorizations = authorizations.map(|(name, object)| {
         let key = ambit_model::names::PolicyName::new(name.namespace.clone(), name.name.clone());
         let sent = view.policy(&key);
+        let targets = policy::attachments(object, root).unwrap_or_default();
+        let at_waypoints = attached::of_policy(builder, &fronted, name, object);
+        // At pods it concerns nobody then.
+        let at_pods = builder.condition(name);
+        let at_pods =
+            at_pods.filter(|_| !attached::is_of_waypoints(builder, &fronted, name, object));
+        let scope = match (sent, targets.is_empty()) {
+            (_, false) => Some("targets"),
+            (Some(policy), true) => Some(scope(policy)),
+            (None, true) => None,
+        };
         admin::Policy::AuthorizationPolicy(admin::AuthorizationPolicy {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
             action: format!("{:?}", object.spec.action).to_uppercase().into(),
-            scope: sent.map(|policy| scope(policy).into()),
+            scope: scope.map(Into::into),
+            targets: targets.iter().map(super::telemetries::target).collect(),
             enforced_as: sent.map(|policy| enforced_as(policy).into()),
             rules: object.spec.rules.as_ref().map_or(0, Vec::len),
             dry_run: sent.is_some_and(|policy| policy.dry_run),
             workloads: sent.map_or(0, |policy| selected(builder, policy)),
-            conditions: builder.condition(name).into_iter().map(condition).collect(),
+            conditions: at_waypoints.iter().chain(at_pods).map(condition).collect(),
         })
     });
     let peers = store.peer_authentications().filter(|(name, _)| is_wanted(&name.namespace));
@@ -296,6 +310,42 @@ pub(super) fn policies(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
         })
     });
     authorizations.chain(peers).collect()
+}
+
+/// [`admin::control::TRAFFIC_POLICIES`].
+pub(super) fn traffic_policies(
+    builder: &Builder,
+    namespace: Option<&str>,
+) -> Vec<admin::TrafficPolicy> {
+    let is_wanted = in_namespace(namespace);
+    let all = builder.store().traffic_policies().iter();
+    let wanted = all.filter(|(name, _)| is_wanted(&name.namespace));
+    let listed = wanted.map(|(name, known)| {
+        let sections = Section::ALL.into_iter().filter(|section| known.meaning.has(*section));
+        let conditions = traffic_policies::conditions(builder, name, known).into_iter();
+        let targets = known.meaning.targets.iter().zip(conditions);
+        let target = |(target, (_, condition)): (&Target, (_, policy::StatusCondition))| {
+            let Target { kind, name, rule, .. } = target;
+            let kind = match kind {
+                TargetKind::Gateway => Kind::Gateway,
+                TargetKind::Service => Kind::Service,
+                TargetKind::HttpRoute => Kind::HttpRoute,
+                TargetKind::GrpcRoute => Kind::GrpcRoute,
+            };
+            let rule = rule.as_ref().map(|rule| format!(" rule {rule}")).unwrap_or_default();
+            admin::PolicyTarget {
+                target: format!("{} {}/{}{rule}", kind.name(), name.namespace, name.name),
+                condition: self::condition(&condition),
+            }
+        };
+        admin::TrafficPolicy {
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+            sections: sections.map(|section| section.name().into()).collect(),
+            targets: targets.map(target).collect(),
+        }
+    });
+    listed.collect()
 }
 
 pub(super) fn condition(condition: &policy::StatusCondition) -> admin::Condition {

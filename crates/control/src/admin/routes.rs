@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 
 use ambit_manifest::routing::ParentKind;
+use ambit_manifest::virtual_service::VirtualService;
+use ambit_manifest::{Kind, ObjectName, honoured};
 use ambit_model::Text;
 use ambit_model::http::bytes::{BytesMatch, BytesRule, ServerNameMatch};
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, ValueMatch};
@@ -13,6 +15,7 @@ use ambit_model::http::table::Found;
 use ambit_model::service::Service;
 use ambit_wire::admin;
 
+use super::effects;
 use crate::view_builder::Builder;
 use crate::view_builder::http_services;
 use crate::view_builder::routes::parent_name;
@@ -51,7 +54,27 @@ pub(super) fn routes(builder: &Builder, namespace: Option<&str>) -> Vec<admin::R
             parents: parents.collect(),
         })
     };
-    wanted.filter_map(route).collect()
+    let virtual_services = builder.store().virtual_services().iter();
+    let virtual_services =
+        virtual_services.filter(|(name, _)| namespace.is_none_or(|it| *it == *name.namespace));
+    let virtual_services = virtual_services.map(|(name, it)| virtual_service(builder, name, it));
+    wanted.filter_map(route).chain(virtual_services).collect()
+}
+
+fn virtual_service(builder: &Builder, name: &ObjectName, object: &VirtualService) -> admin::Route {
+    let condition = honoured::condition(&builder.virtual_service_remarks(object));
+    let parent = |host: &String| admin::RouteParent {
+        kind: "host".into(),
+        name: host.clone(),
+        conditions: vec![super::lists::condition(&condition)],
+    };
+    admin::Route {
+        kind: Kind::VirtualService.name().into(),
+        namespace: name.namespace.to_string(),
+        name: name.name.to_string(),
+        rules: object.spec.rule_count(),
+        parents: object.spec.hosts.iter().map(parent).collect(),
+    }
 }
 
 /// [`admin::control::ROUTE_TABLE`]: the routes of the service `NAMESPACE/NAME`.
@@ -78,10 +101,14 @@ pub(super) fn table(builder: &Builder, wanted: &str) -> Result<Vec<admin::RouteL
                 client_namespace: client.map(ToString::to_string),
                 matches,
                 action,
+                effects: admin::RuleEffects::default(),
                 rule: rule(origin),
             };
             let rules = table.into_iter().flat_map(|table| table.iter());
-            lines.extend(rules.map(|it| line(matches(&it), action(it.rule), &it.rule.origin)));
+            lines.extend(rules.map(|it| admin::RouteLine {
+                effects: effects::of_rule(it.rule),
+                ..line(matches(&it), action(it.rule), &it.rule.origin)
+            }));
             let table =
                 own(http.bytes_routes(port, namespace), http.bytes_routes(port, None), is_all);
             let rules = table.into_iter().flat_map(|table| table.iter());
@@ -192,6 +219,9 @@ fn value(value: &ValueMatch) -> String {
 
 /// What becomes of a request, in words.
 pub(super) fn action(rule: &Rule) -> String {
+    if let Some(abort) = effects::abort_of_all(rule) {
+        return format!("answer {} (fault)", effects::abort(abort));
+    }
     let backends = match &rule.action {
         Action::Redirect(redirect) => return format!("redirect with {}", redirect.status),
         Action::Respond { status, .. } => return format!("answer {status}"),
@@ -225,7 +255,7 @@ fn shares(backends: &[(u32, &Destination)], lost: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ambit_manifest::{Kind, stored};
+    use ambit_manifest::stored;
     use serde_json::{Value, json};
 
     use super::*;
@@ -285,5 +315,12 @@ mod tests {
         assert!(shown[1].starts_with(&format!("|path /a/*|{web} 3/4, answer 500 1/4: ")));
         assert!(shown[2].starts_with("shop|") && shown[2].ends_with("|shop/own 0"), "{shown:?}");
         assert!(table(&builder, "app/nobody").is_err());
+        let to_web = json!([{"route": [{"destination": {"host": "web"}}]}]);
+        let spec = json!({"hosts": ["web.app.svc.cluster.local"], "http": to_web});
+        let object = json!({"metadata": metadata("istio", "vs"), "spec": spec});
+        builder.apply([put(Kind::VirtualService, &object)]);
+        let [listed] = &routes(&builder, Some("istio"))[..] else { panic!("one is listed") };
+        assert_eq!((&*listed.kind, listed.rules), ("VirtualService", 1));
+        assert_eq!(listed.parents[0].conditions[0].kind, honoured::HONOURED);
     }
 }

@@ -40,7 +40,8 @@ fn telemetry(builder: &Builder, name: &ObjectName, object: &Telemetry) -> admin:
     }
 }
 
-fn target(target: &Target) -> String {
+/// The name of what something is attached to.
+pub(super) fn target(target: &Target) -> String {
     let (kind, name) = match target {
         Target::Service(name) => ("Service", name),
         Target::ServiceEntry(name) => ("ServiceEntry", name),

@@ -192,8 +192,12 @@ pub struct AuthorizationPolicy {
     pub name: String,
     /// As it was written: `ALLOW`, `DENY`, `AUDIT` or `CUSTOM`.
     pub action: Word,
-    /// Its scope: `mesh`, `namespace` or `selector`; null if it is not sent to proxies.
+    /// Its scope: `mesh`, `namespace`, `selector` or `targets`; null if it is not sent to anybody.
     pub scope: Option<Word>,
+    /// What it is attached to, `KIND NAMESPACE/NAME`: the waypoints of these enforce it. Absent
+    /// where it is attached to nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<String>,
     /// What the proxies do: `ALLOW` or `DENY`; null if they are not sent it.
     pub enforced_as: Option<Word>,
     /// How many rules were written.
@@ -202,7 +206,8 @@ pub struct AuthorizationPolicy {
     pub dry_run: bool,
     /// How many workloads it holds for.
     pub workloads: usize,
-    /// Whether it is enforced as it was written.
+    /// Whether it is enforced as it was written: `WaypointAccepted` by waypoints, if any has to do
+    /// with it, and `Accepted` at pods, unless it is for waypoints alone.
     pub conditions: Vec<Condition>,
 }
 
@@ -223,7 +228,7 @@ pub struct PeerAuthentication {
 }
 
 /// A condition of an object's status, as Kubernetes writes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// The type of the condition: `Accepted`.
     #[serde(rename = "type")]
@@ -296,6 +301,29 @@ pub struct Telemetry {
     pub services: usize,
     /// Whether all of it is in force.
     pub conditions: Vec<Condition>,
+}
+
+/// A TrafficPolicy: limits and health checks of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrafficPolicy {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Of what it says something: `rateLimits`, `limits`, `healthCheck`.
+    pub sections: Vec<Word>,
+    /// What it is attached to.
+    pub targets: Vec<PolicyTarget>,
+}
+
+/// What a policy is attached to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyTarget {
+    /// `KIND NAMESPACE/NAME`, and ` rule NAME` of a route.
+    pub target: String,
+    /// Whether it is in force there.
+    pub condition: Condition,
 }
 
 /// A namespace.

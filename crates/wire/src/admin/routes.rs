@@ -9,7 +9,7 @@ use super::{Condition, Word};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
-    /// `HTTPRoute`, `GRPCRoute`, `TLSRoute` or `TCPRoute`.
+    /// `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute` or `VirtualService`.
     pub kind: Word,
     /// Its namespace.
     pub namespace: String,
@@ -17,16 +17,16 @@ pub struct Route {
     pub name: String,
     /// How many rules it has.
     pub rules: usize,
-    /// The Services and ServiceEntries that it attaches to.
+    /// The Services and ServiceEntries that it attaches to, or the hosts of a VirtualService.
     pub parents: Vec<RouteParent>,
 }
 
 /// What a route attaches to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteParent {
-    /// `Service` or `ServiceEntry`.
+    /// `Service`, `ServiceEntry` or `host`.
     pub kind: Word,
-    /// `NAMESPACE/NAME`.
+    /// `NAMESPACE/NAME`; a host as it is written.
     pub name: String,
     /// Whether it routes there, and whether all of it can be honoured.
     pub conditions: Vec<Condition>,
@@ -45,9 +45,33 @@ pub struct RouteLine {
     pub matches: String,
     /// What becomes of it, in words.
     pub action: String,
+    /// What the rule does beside.
+    #[serde(flatten)]
+    pub effects: RuleEffects,
     /// Where the rule is written.
     #[serde(flatten)]
     pub rule: RouteRule,
+}
+
+/// What a rule does beside sending a request on, in words. Each field is absent where there is
+/// nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleEffects {
+    /// Faults that are made on purpose, and for how many requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+    /// What changes of host and path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewrite: Option<String>,
+    /// Changes of the fields of requests and responses: `request: set x-team: ops`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<String>,
+    /// Who else gets a copy, and of how many requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
+    /// The web pages that may read the answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cors: Option<String>,
 }
 
 /// Where a rule of a route is written.
@@ -87,6 +111,9 @@ pub struct RequestAnswer {
     /// The status of the waypoint's own answer; absent if an endpoint answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
+    /// What the rule does beside.
+    #[serde(flatten)]
+    pub effects: RuleEffects,
     /// The limits that count it if it may pass; absent where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<RequestLimit>,

@@ -103,14 +103,24 @@ fn lists() {
     let optional = ["/items/0/loadBalancing/clientAffinitySeconds", "/items/0/waypoint"];
     check!(List<Service>, "services.json", optional);
     check!(List<Workload>, "workloads.json", ["/items/0/waypoint"]);
-    let optional = ["/items/0/enforcedAs", "/items/0/scope", "/items/1/selector"];
+    let optional =
+        ["/items/0/enforcedAs", "/items/0/scope", "/items/0/targets", "/items/1/selector"];
     check!(List<Policy>, "policies.json", optional);
     check!(List<Node>, "nodes.json", []);
     check!(List<Namespace>, "namespaces.json", []);
     check!(List<Route>, "routes.json", []);
-    let optional = ["/items/0/clientNamespace", "/items/0/ruleName"];
+    let optional = [
+        "/items/0/clientNamespace",
+        "/items/0/cors",
+        "/items/0/faults",
+        "/items/0/headers",
+        "/items/0/mirrors",
+        "/items/0/rewrite",
+        "/items/0/ruleName",
+    ];
     check!(List<RouteLine>, "route-table.json", optional);
     check!(List<Telemetry>, "telemetries.json", ["/items/0/scope"]);
+    check!(List<TrafficPolicy>, "trafficpolicies.json", []);
     check!(List<Gateway>, "gateways.json", ["/items/0/revision", "/items/0/traffic"]);
 }
 
@@ -137,9 +147,14 @@ fn why() {
         "/request",
         "/request/bounds",
         "/request/bounds/0/service",
+        "/request/cors",
+        "/request/faults",
+        "/request/headers",
         "/request/healthChecks",
         "/request/limits",
         "/request/matches",
+        "/request/mirrors",
+        "/request/rewrite",
         "/request/rule",
         "/request/rule/ruleName",
         "/request/status",

@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use ambit_wire::admin::{
-    Condition, Connection, Gateway, HeldCertificate, Node, Pod, Policy, Route, RouteLine,
-    RouteParent, Service, ServicePort, Telemetry, Workload,
+    Condition, Connection, Gateway, HeldCertificate, Node, Pod, Policy, PolicyTarget, Route,
+    RouteLine, RouteParent, RuleEffects, Service, ServicePort, Telemetry, TrafficPolicy, Workload,
 };
 use serde::Serialize;
 
@@ -138,15 +138,34 @@ impl Row for Policy {
                 Self::PeerAuthentication(policy) => policy.mode.to_string(),
                 Self::Unknown => String::new(),
             }),
-            narrow("SCOPE", |it| of_authorization(it, |policy| known(&policy.scope))),
-            narrow("WORKLOADS", |it| of_authorization(it, |policy| policy.workloads.to_string())),
+            narrow("SCOPE", |it| {
+                of_authorization(it, |policy| match policy.targets.is_empty() {
+                    true => known(&policy.scope),
+                    false => joined(&policy.targets),
+                })
+            }),
+            narrow("WORKLOADS", |it| {
+                of_authorization(it, |policy| match policy.targets.is_empty() {
+                    true => policy.workloads.to_string(),
+                    // Waypoints enforce it, not the proxies of workloads.
+                    false => String::new(),
+                })
+            }),
             narrow("ACCEPTED", |it| of_condition(it, |condition| condition.status.to_string())),
             wide("RULES", |it| of_authorization(it, |policy| policy.rules.to_string())),
             wide("DRY RUN", |it| of_authorization(it, |policy| yes(policy.dry_run))),
             wide("REASON", |it| of_condition(it, |condition| condition.reason.to_string())),
-            wide("MESSAGE", |it| of_condition(it, |condition| condition.message.clone())),
+            wide("MESSAGE", |it| of_authorization(it, message)),
         ]
     }
+}
+
+/// What becomes of a policy at waypoints; then at pods, if that is something else.
+fn message(policy: &ambit_wire::admin::AuthorizationPolicy) -> String {
+    let Some((first, others)) = policy.conditions.split_first() else { return String::new() };
+    let others = others.iter().filter(|it| it.status != "True");
+    let others = others.map(|it| format!("; at pods without a waypoint: {}", it.message));
+    format!("{}{}", first.message, others.collect::<String>())
 }
 
 fn of_authorization(
@@ -172,7 +191,8 @@ impl Row for Gateway {
             narrow("NAMESPACE", |it| it.namespace.clone()),
             narrow("NAME", |it| it.name.clone()),
             narrow("CLASS", |it| it.class.clone()),
-            narrow("TRAFFIC", |it| known(&it.traffic)),
+            // Without the label it is for services.
+            narrow("TRAFFIC", |it| it.traffic.clone().unwrap_or_else(|| "service".to_owned())),
             narrow("ADDRESS", |it| first(&it.addresses)),
             narrow("PODS", |it| format!("{}/{}", it.endpoints.ready, it.endpoints.total)),
             narrow("PROGRAMMED", |it| condition_of(it, "Programmed")),
@@ -206,6 +226,23 @@ impl Row for Telemetry {
     }
 }
 
+impl Row for TrafficPolicy {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAMESPACE", |it| it.namespace.clone()),
+            narrow("NAME", |it| it.name.clone()),
+            narrow("SAYS", |it| joined(&it.sections)),
+            narrow("TARGETS", |it| each_target(it, |target| &target.target)),
+            narrow("ACCEPTED", |it| each_target(it, |target| &target.condition.status)),
+            wide("MESSAGE", |it| each_target(it, |target| &target.condition.message)),
+        ]
+    }
+}
+
+fn each_target(policy: &TrafficPolicy, cell: fn(&PolicyTarget) -> &str) -> String {
+    policy.targets.iter().map(cell).collect::<Vec<_>>().join(",")
+}
+
 fn of_first(conditions: &[Condition], cell: fn(&Condition) -> String) -> String {
     conditions.first().map(cell).unwrap_or_default()
 }
@@ -218,7 +255,13 @@ impl Row for Route {
             narrow("NAME", |it| it.name.clone()),
             narrow("RULES", |it| it.rules.to_string()),
             narrow("PARENTS", |it| each_parent(it, |parent| parent.name.clone())),
-            narrow("ACCEPTED", |it| each_parent(it, |parent| of_parent(parent, "Accepted"))),
+            narrow("ACCEPTED", |it| {
+                each_parent(it, |parent| match of_parent(parent, "Accepted") {
+                    // A VirtualService attaches to nothing.
+                    none if none.is_empty() => of_parent(parent, "ambit.io/Honoured"),
+                    accepted => accepted,
+                })
+            }),
             narrow("RESOLVED", |it| each_parent(it, |parent| of_parent(parent, "ResolvedRefs"))),
             wide("MESSAGE", |it| {
                 let all = it.parents.iter().flat_map(|parent| &parent.conditions);
@@ -249,12 +292,26 @@ impl Row for RouteLine {
             narrow("CLIENTS", |it| it.client_namespace.clone().unwrap_or_else(|| "all".to_owned())),
             narrow("MATCHES", |it| it.matches.clone()),
             narrow("ACTION", |it| it.action.clone()),
+            narrow("ALSO", |it| also(&it.effects)),
             narrow("FROM", |it| {
                 format!("{} {} rule {}", it.rule.kind, it.rule.route, it.rule.rule)
             }),
             wide("RULE NAME", |it| known(&it.rule.rule_name)),
         ]
     }
+}
+
+/// What a rule does beside, a word each; faults in full.
+fn also(RuleEffects { faults, rewrite, headers, mirrors, cors }: &RuleEffects) -> String {
+    let words = [
+        (rewrite.is_some(), "rewrite"),
+        (!headers.is_empty(), "headers"),
+        (!mirrors.is_empty(), "mirror"),
+        (cors.is_some(), "CORS"),
+    ];
+    let words = words.into_iter().filter(|(is_done, _)| *is_done).map(|(_, word)| word.to_owned());
+    let all: Vec<String> = faults.iter().cloned().chain(words).collect();
+    all.join(", ")
 }
 
 impl Row for Node {

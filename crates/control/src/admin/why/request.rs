@@ -13,7 +13,7 @@ use ambit_model::http::authorizer::Call;
 use ambit_model::http::elsewhere;
 use ambit_model::http::head::{Claims, Client, NamedValues, RequestHead};
 use ambit_model::http::policy::{self, RequestPolicy};
-use ambit_model::http::rule::{self, Action, Rule};
+use ambit_model::http::rule::{self, Abort, Action, Rule};
 use ambit_model::http::service::ServiceHttp;
 use ambit_wire::admin;
 use ambit_words::durations::write_duration;
@@ -25,7 +25,7 @@ use super::fronted::{Fronted, who};
 use super::sent_on::SentOn;
 use super::token::{self, Given};
 use super::{connection, limits, reached, told};
-use crate::admin::routes;
+use crate::admin::{effects, routes};
 use crate::view_builder::Builder;
 
 /// A request as it is asked about.
@@ -59,8 +59,13 @@ impl Request {
             Ok((name.trim().to_lowercase(), value.trim().to_owned()))
         };
         let headers = lines.lines().map(header).collect::<Result<Vec<_>, WhyError>>()?;
+        let method = of("method").unwrap_or_else(|| "GET".to_owned());
+        if http::Method::from_bytes(method.as_bytes()).is_err() {
+            let why = format!("{method:?} is no method; write a word such as GET");
+            return Err(WhyError::Request(why));
+        }
         Ok(Some(Self {
-            method: of("method").unwrap_or_else(|| "GET".to_owned()),
+            method,
             path: of("path").unwrap_or_else(|| "/".to_owned()),
             host: of("host"),
             headers,
@@ -111,14 +116,20 @@ pub(in crate::admin) fn explain(
     let one = One { http, fronted: &fronted, request };
     one.answer(&path, &mut explanation);
     explanation.notes.extend(told::notes(&http.telemetry));
-    if path.as_str() != request.path {
+    if path.as_str() != request.path || is_read_in_several_ways(path.path()) {
         explanation.notes.push(
             "the path is normalised as by default (BASE); AMBIT_PATH_NORMALIZATION of the \
-             waypoint may say otherwise"
+             waypoint may say otherwise, and is not known here"
                 .to_owned(),
         );
     }
     Ok(explanation)
+}
+
+/// Whether normalisations differ about a path.
+fn is_read_in_several_ways(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    ["//", "%2f", "%5c", "\\", ";", "/."].iter().any(|part| path.contains(part))
 }
 
 /// One request to one destination.
@@ -202,8 +213,11 @@ impl One<'_> {
         let found = found.flatten();
         let rule = found.as_ref().map(|found| &**found.rule);
         let origin = rule.map(|rule| &rule.origin);
-        let limits = self.http.rate_limits.of(origin).filter(|_| status.is_none());
-        let sizes = self.http.limits.of(origin).filter(|_| status.is_none());
+        let abort = rule.and_then(effects::abort_of_all);
+        // Faults are made of what limits have let pass.
+        let is_limited = status.is_none() || abort.is_some();
+        let limits = self.http.rate_limits.of(origin).filter(|_| is_limited);
+        let sizes = self.http.limits.of(origin).filter(|_| is_limited);
         let backends = match status {
             Some(_) => Vec::new(),
             None => Backend::all(self.fronted, rule.map(destinations)),
@@ -217,12 +231,17 @@ impl One<'_> {
             matches: found.map(|it| routes::matches(&it)),
             action,
             status,
+            effects: rule.map(effects::of_rule).unwrap_or_default(),
             limits: limits.map(|it| limits::counting(it, asked)).unwrap_or_default(),
             bounds: said.chain(of_backends).collect(),
             health_checks: bounds::checks(self.fronted, &backends),
             ..unanswered
         });
-        self.judge(asked, status, explanation);
+        let failure = match abort {
+            Some(abort @ Abort::Grpc(_)) => Some(effects::abort(abort)),
+            _ => status.filter(|status| *status >= 400).map(|status| status.to_string()),
+        };
+        self.judge(asked, failure.as_deref(), explanation);
         if explanation.decision != admin::Decision::Allow {
             return;
         }
@@ -293,7 +312,8 @@ impl One<'_> {
         }
     }
 
-    fn judge(&self, asked: &Asked<'_>, status: Option<u16>, into: &mut admin::Explanation) {
+    /// Asks the policies. `failure` is what the routes answer, if that is an error.
+    fn judge(&self, asked: &Asked<'_>, failure: Option<&str>, into: &mut admin::Explanation) {
         let policies = || self.fronted.builder.view().request_policies_of(self.http);
         let judgement = authorize(policies(), asked);
         into.notes.extend(policies().filter_map(|policy| condition(policy.ok()?, asked)));
@@ -331,9 +351,9 @@ impl One<'_> {
             None => "no ALLOW policy holds for the requests and no DENY policy matches".to_owned(),
         };
         into.policy = allowed_by.map(|rule| self.fronted.deciding(&rule));
-        if let Some(status @ 400..) = status {
+        if let Some(failure) = failure {
             into.decision = admin::Decision::Deny;
-            into.reason = format!("the routes answer {status}; {}", into.reason);
+            into.reason = format!("the routes answer {failure}; {}", into.reason);
             into.remedy = Some(
                 "add a rule that matches the request, or correct that rule; `ambit routes` shows \
                  the table"
@@ -415,6 +435,11 @@ fn condition(policy: &RequestPolicy, asked: &Asked<'_>) -> Option<String> {
 
 /// The status that a waypoint answers by itself.
 fn own_status(rule: &Rule) -> Option<u16> {
+    match effects::abort_of_all(rule) {
+        Some(Abort::Http(status)) => return Some(status),
+        Some(Abort::Grpc(_)) => return Some(200),
+        None => {}
+    }
     match &rule.action {
         Action::Redirect(redirect) => Some(redirect.status),
         Action::Respond { status, .. } => Some(*status),

@@ -213,6 +213,63 @@ fn a_request_is_routed_and_judged_as_the_waypoint_does_it() {
     assert_eq!(gone.status, Some(500));
 }
 
+#[test]
+fn what_a_rule_does_beside_is_told() {
+    let mut builder = fronted();
+    let percent = json!({"value": 100.0});
+    let all = json!({"match": [{"uri": {"prefix": "/f"}}],
+        "fault": {"abort": {"httpStatus": 418, "percentage": percent},
+            "delay": {"fixedDelay": "3s", "percentage": {"value": 50.0}}},
+        "rewrite": {"uri": "/g"}, "headers": {"request": {"set": {"x-team": "ops"}}},
+        "corsPolicy": {"allowOrigins": [{"exact": "https://a.example"}]},
+        "mirror": {"host": "web"}, "route": [{"destination": {"host": "web"}}]});
+    let part = json!({"fault": {"abort": {"grpcStatus": "UNAVAILABLE", "percentage": percent}},
+        "route": [{"destination": {"host": "web"}}]});
+    let rules = json!({"spec": {"hosts": ["web"], "http": [all, part]}});
+    let none = json!({"spec": {"rules": []}});
+    builder.apply([put(Kind::HttpRoute, "web", none), put(Kind::VirtualService, "web", rules)]);
+    let answer = ask_for(&builder, "web", "/f");
+    assert_eq!(answer.decision, admin::Decision::Deny);
+    assert!(answer.reason.starts_with("the routes answer 418; "), "{}", answer.reason);
+    let request = answer.request.expect("a waypoint reads it");
+    assert_eq!((&*request.action, request.status), ("answer 418 (fault)", Some(418)));
+    let effects = request.effects;
+    assert_eq!(effects.faults, ["delay of 3s for 50 %", "answer 418 for 100 %"]);
+    assert_eq!(effects.rewrite.as_deref(), Some("what matches of the path becomes /g"));
+    assert_eq!(effects.headers, ["request: set x-team: ops"]);
+    assert_eq!(effects.mirrors, ["100 % to app/web.app.svc.cluster.local:80"]);
+    assert_eq!(effects.cors.as_deref(), Some("origins https://a.example"));
+    let table = crate::admin::routes::table(&builder, "app/web").expect("a service");
+    assert!(table.iter().any(|line| line.effects == effects), "{table:?}");
+    let answer = ask_for(&builder, "web", "/other");
+    assert_eq!(answer.decision, admin::Decision::Deny);
+    assert!(answer.reason.contains("grpc-status 14"), "{}", answer.reason);
+}
+
+#[test]
+fn a_policy_that_a_waypoint_enforces_is_listed_as_it_is_there() {
+    let policies = crate::admin::lists::policies(&fronted(), None);
+    let [admin::Policy::AuthorizationPolicy(policy)] = &policies[..] else {
+        panic!("{policies:?}");
+    };
+    let conditions = policy.conditions.iter().map(|it| (&*it.kind, &*it.status));
+    assert_eq!(conditions.collect::<Vec<_>>(), [("WaypointAccepted", "True")]);
+    assert_eq!(policy.scope.as_deref(), Some("targets"));
+    assert_eq!(policy.targets, ["Service app/web"]);
+}
+
+#[test]
+fn a_path_that_another_normalisation_reads_otherwise_has_a_note() {
+    let has_note = |path: &str| {
+        let answer = ask_for(&fronted(), "web", path);
+        answer.notes.iter().any(|it| it.contains("AMBIT_PATH_NORMALIZATION"))
+    };
+    for path in ["//api", "/api%2Fx", "/api%5cx", "/api;v=1", "/api/./x", "/%61pi"] {
+        assert!(has_note(path), "{path}");
+    }
+    assert!(!has_note("/api/x.html?of=//y"));
+}
+
 fn ask_for(builder: &Builder, destination: &str, path: &str) -> admin::Explanation {
     let request = Request::of(&[("path".to_owned(), path.to_owned())].into());
     let request = request.expect("a request").expect("one is asked about");
@@ -509,6 +566,7 @@ fn what_is_no_request_is_refused() {
     let of = |name: &str, value: &str| Request::of(&[(name.to_owned(), value.to_owned())].into());
     assert_eq!(of("src", "a/b").expect("no question about one"), None);
     assert!(of("headers", "no colon").is_err());
+    assert!(of("method", "get x").is_err());
     let bad = of("path", "/%zz").expect("read later").expect("asked about");
     let refused = explain_request(&builder(), "app/load", "web", &bad).expect_err("no path");
     assert!(matches!(refused, WhyError::Request(_)), "{refused}");
