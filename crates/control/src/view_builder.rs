@@ -217,7 +217,8 @@ impl Builder {
         route: Option<&Origin>,
     ) -> Option<&ObjectName> {
         let policies = self.store.traffic_policies();
-        if let Some(own) = route.and_then(|origin| policies.of_route(section, origin)) {
+        let producers = route.filter(|origin| origin.is_producers(name));
+        if let Some(own) = producers.and_then(|origin| policies.of_route(section, origin)) {
             return Some(own);
         }
         let owner = http_services::owner(&self.mesh, &self.store, name)?;

@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::istio::IstioObject;
 use crate::remarks::{Remark, Remarks};
+use crate::routing::Parent;
 use crate::validate::names;
 use crate::{FieldPath, ObjectIssues, ObjectName, remarks, routes};
 
@@ -105,6 +106,16 @@ pub struct Target {
     pub rule: Option<Text>,
 }
 
+/// For which requests a policy at a route has no effect: those to services of other namespaces.
+/// What limits them is written where the service is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithoutEffect {
+    /// What to say of it.
+    pub message: String,
+    /// Whether the route has no other requests.
+    pub is_whole: bool,
+}
+
 /// The sections of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
@@ -142,6 +153,21 @@ impl Target {
     /// Whether both mean the same.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.kind, &self.name, &self.rule) == (other.kind, &other.name, &other.rule)
+    }
+}
+
+impl WithoutEffect {
+    /// Of a policy at a route of this namespace with these parents, if there are any.
+    pub fn of(parents: &[Parent<'_>], namespace: &str) -> Option<Self> {
+        let elsewhere = parents.iter().filter(|it| *it.namespace != *namespace);
+        let named: Vec<String> =
+            elsewhere.map(|it| format!("`{}/{}`", it.namespace, it.name)).collect();
+        let message = format!(
+            "it has no effect on requests to {}: a service is limited by policies of its own \
+             namespace alone",
+            named.join(", ")
+        );
+        (!named.is_empty()).then_some(Self { message, is_whole: named.len() == parents.len() })
     }
 }
 

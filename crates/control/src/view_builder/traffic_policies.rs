@@ -2,7 +2,8 @@
 //!
 //! Each section is decided for itself. A rule of a route comes before the route, the route before
 //! the service, the service before its waypoint; among several at the same target the oldest
-//! decides. One that is wrong decides as well: its requests do not pass in another way than it was
+//! decides. Routes of another namespace than the service's have none of their own: who asks must
+//! not lift what the service's namespace says. One that is wrong decides as well: its requests do not pass in another way than it was
 //! meant to say.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routing::ParentKind;
 use ambit_manifest::traffic_policy::{
-    self, Meaning, Section, Target, TargetKind, TargetRef, TrafficPolicy,
+    self, Meaning, Section, Target, TargetKind, TargetRef, TrafficPolicy, WithoutEffect,
 };
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
@@ -144,8 +145,8 @@ impl TrafficPolicies {
         origin.rule_name.as_ref().and_then(|rule| of(Some(rule))).or_else(|| of(None))
     }
 
-    /// What a section says of the requests to a service, and of those that routes answer: `routes`
-    /// are those that are attached to it.
+    /// What a section says of the requests to a service, and of those that routes of its own
+    /// namespace answer: `routes` are those that are attached to it.
     fn section<'a, T>(
         &self,
         (mesh, held): (&Mesh, &Held<'_>),
@@ -158,7 +159,7 @@ impl TrafficPolicies {
         }
         let service = self.deciding(mesh, section, held).and_then(|(_, it)| of(&it.meaning));
         let mut of_routes = Vec::new();
-        for (kind, name) in routes {
+        for (kind, name) in routes.filter(|(_, it)| it.namespace == held.name.namespace) {
             let (kind, target) = match kind {
                 Kind::HttpRoute => (RouteKind::HttpRoute, TargetKind::HttpRoute),
                 Kind::GrpcRoute => (RouteKind::GrpcRoute, TargetKind::GrpcRoute),
@@ -241,10 +242,17 @@ pub(crate) fn conditions(
                 ("False", "Invalid", message)
             }
             (None, Err(missing)) => ("False", "TargetNotFound", missing),
-            (None, Ok(hint)) => match decided_by_others(builder, name, known, target) {
-                Some(message) => ("False", "Conflicted", message),
-                None => ("True", "Accepted", format!("the policy is in force{hint}")),
-            },
+            (None, Ok(hint)) => {
+                let others = decided_by_others(builder, name, known, target);
+                match (others, without_effect(builder, target)) {
+                    (Some(message), _) => ("False", "Conflicted", message),
+                    (None, Some(it)) if it.is_whole => ("False", "NotPermitted", it.message),
+                    (None, Some(it)) => {
+                        ("True", "Accepted", format!("the policy is in force, but {}", it.message))
+                    }
+                    (None, None) => ("True", "Accepted", format!("the policy is in force{hint}")),
+                }
+            }
         };
         let condition = StatusCondition { kind: "Accepted", status, reason, message };
         (target.written.clone(), condition)
@@ -281,6 +289,17 @@ fn missing(builder: &Builder, target: &Target) -> Result<&'static str, String> {
             })
         }
     }
+}
+
+/// The services of other namespaces that the route of a target is attached to.
+fn without_effect(builder: &Builder, target: &Target) -> Option<WithoutEffect> {
+    let kind = match target.kind {
+        TargetKind::HttpRoute => Kind::HttpRoute,
+        TargetKind::GrpcRoute => Kind::GrpcRoute,
+        TargetKind::Service | TargetKind::Gateway => return None,
+    };
+    let route = builder.store().routes().get(&(kind, target.name.clone()))?;
+    WithoutEffect::of(&route.parents(), &target.name.namespace)
 }
 
 /// Who decides sections of a policy at a target in its place.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ambit_http::engine::record::{Flags, LimitOutcome, LimitReached};
+use ambit_model::http::limits::{Limits, RequestLimits, RouteLimits};
 use ambit_model::http::rate_limit::bucket::{Quota, Unit};
 use ambit_model::http::rate_limit::{
     Attribute, Cost, Counter, RateLimit, RateLimitPolicy, RateLimits, RouteRateLimits,
@@ -169,6 +170,41 @@ fn a_route_has_its_own_limits() {
         };
         assert_eq!(statuses(bed, &["", ""]).await, [200, 429]);
         assert_eq!(bed.last().limits[0].policy.to_string(), "app/slow");
+    });
+}
+
+/// A consumer's route, with limits that its author wrote, answers to those of the service.
+#[test]
+fn a_route_of_another_namespace_has_no_limits_of_its_own() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        bed.route(|rule| rule.origin.namespace = "cli".into());
+        let (kind, namespace, name) = (RouteKind::HttpRoute, "cli", "route");
+        let of_route = RouteRateLimits {
+            kind,
+            namespace: namespace.into(),
+            name: name.into(),
+            rule_name: None,
+            policy: policy("mine", vec![limit("many", 1_000)]),
+        };
+        *bed.world.rate_limits.borrow_mut() = RateLimits {
+            service: Some(policy("rl", vec![limit("one", 1)])),
+            routes: vec![of_route],
+        };
+        let bytes = |most| RequestLimits { body_bytes: Some(most), ..RequestLimits::default() };
+        let of_route = RouteLimits {
+            kind,
+            namespace: namespace.into(),
+            name: name.into(),
+            rule_name: None,
+            limits: bytes(1_000),
+        };
+        *bed.world.limits.borrow_mut() =
+            Limits { service: Some(bytes(10)), routes: vec![of_route] };
+        let post = "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 11\r\n\r\nhello world";
+        assert!(bed.ask(post).await.starts_with("HTTP/1.1 413"));
+        assert_eq!(statuses(bed, &["", ""]).await, [200, 429]);
+        assert_eq!(bed.last().limits[0].policy.to_string(), "app/rl");
     });
 }
 

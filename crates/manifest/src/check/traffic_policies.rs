@@ -4,8 +4,8 @@
 use ambit_model::http::rate_limit::{Counter, GlobalCounter};
 
 use super::All;
-use crate::routing::{self, Routing};
-use crate::traffic_policy::{self, Section, Target, TargetKind, TrafficPolicy};
+use crate::routing::{self, Parent, Routing};
+use crate::traffic_policy::{self, Section, Target, TargetKind, TrafficPolicy, WithoutEffect};
 use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed};
 
 impl All<'_> {
@@ -19,6 +19,9 @@ impl All<'_> {
         let own = traffic_policy::read_alone(policy);
         for target in &own.targets {
             let at = format!("spec.targetRefs[{}]", target.index);
+            if let Some(without) = self.without_effect(target) {
+                warnings.push(object.finding(&at, without.message, "ask for the limits there"));
+            }
             if let Some((what, remedy)) = self.missing(target) {
                 warnings.push(object.finding(&at, what, remedy));
             }
@@ -113,6 +116,23 @@ impl All<'_> {
         let has_port = routing::service_ports(service).iter().any(|it| it.number == port);
         let what = "no endpoint passes, and requests are answered with 503";
         (!has_port).then(|| format!("the Service `{namespace}/{name}` has no port {port}: {what}"))
+    }
+
+    fn without_effect(&self, target: &Target) -> Option<WithoutEffect> {
+        let ObjectName { namespace, name } = &target.name;
+        let object = |kind| self.objects.get(&ObjectKey::new(kind, namespace, name));
+        let parents: Vec<Parent<'_>> = match target.kind {
+            TargetKind::HttpRoute => match object(Kind::HttpRoute)? {
+                Typed::HttpRoute(route) => routing::parents(&route.spec, namespace).collect(),
+                _ => return None,
+            },
+            TargetKind::GrpcRoute => match object(Kind::GrpcRoute)? {
+                Typed::GrpcRoute(route) => routing::parents(&route.spec, namespace).collect(),
+                _ => return None,
+            },
+            TargetKind::Service | TargetKind::Gateway => return None,
+        };
+        WithoutEffect::of(&parents, namespace)
     }
 
     fn no_counter(&self, counter: &GlobalCounter) -> Option<String> {

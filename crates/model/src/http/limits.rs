@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::Text;
 use crate::http::rule::{Origin, RouteKind};
+use crate::names::ServiceName;
 
 /// How much a request may be; what is `None` is as the waypoint is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,9 +49,10 @@ pub struct RouteLimits {
 }
 
 impl Limits {
-    /// Those of a request that this rule of a route answers.
-    pub fn of(&self, route: Option<&Origin>) -> Option<&RequestLimits> {
-        let found = route.and_then(|origin| {
+    /// Those of a request to `service` that this rule of a route answers. A route of another
+    /// namespace has none of its own: who asks must not lift what the service's namespace says.
+    pub fn of(&self, route: Option<&Origin>, service: &ServiceName) -> Option<&RequestLimits> {
+        let found = route.filter(|it| it.is_producers(service)).and_then(|origin| {
             let here = self.routes.iter().filter(|it| it.is_of(origin));
             let of = |rule: Option<&Text>| {
                 here.clone().find(|it| it.rule_name.as_ref() == rule).map(|it| &it.limits)
@@ -75,11 +77,11 @@ mod tests {
         RequestLimits { body_bytes: Some(number), ..RequestLimits::default() }
     }
 
-    fn of_route(name: &str, rule: Option<&str>, number: u64) -> RouteLimits {
+    fn of_route(namespace: &str, rule: Option<&str>, number: u64) -> RouteLimits {
         RouteLimits {
             kind: RouteKind::HttpRoute,
-            namespace: "app".into(),
-            name: name.into(),
+            namespace: namespace.into(),
+            name: "a".into(),
             rule_name: rule.map(Text::from),
             limits: bytes(number),
         }
@@ -89,26 +91,36 @@ mod tests {
     fn a_rule_comes_before_its_route_and_that_before_the_service() {
         let limits = Limits {
             service: Some(bytes(1)),
-            routes: vec![of_route("a", None, 2), of_route("a", Some("upload"), 3)],
+            routes: vec![
+                of_route("app", None, 2),
+                of_route("app", Some("upload"), 3),
+                of_route("cli", None, 4),
+                of_route("cli", Some("upload"), 5),
+            ],
         };
+        let service = ServiceName::new("app", "web");
         for (route, rule, expected) in [
             (None, None, 1),
-            (Some("other"), Some("upload"), 1),
-            (Some("a"), None, 2),
-            (Some("a"), Some("other"), 2),
-            (Some("a"), Some("upload"), 3),
+            (Some("app/other"), Some("upload"), 1),
+            (Some("app/a"), None, 2),
+            (Some("app/a"), Some("other"), 2),
+            (Some("app/a"), Some("upload"), 3),
+            // A consumer's route does not lift what holds for the service.
+            (Some("cli/a"), None, 1),
+            (Some("cli/a"), Some("upload"), 1),
         ] {
-            let origin = route.map(|name: &str| Origin {
+            let route = route.and_then(|it: &str| it.split_once('/'));
+            let origin = route.map(|(namespace, name)| Origin {
                 kind: RouteKind::HttpRoute,
-                namespace: "app".into(),
+                namespace: namespace.into(),
                 name: name.into(),
                 created_unix_s: 0,
                 index: 0,
                 rule_name: rule.map(Text::from),
             });
-            let found = limits.of(origin.as_ref()).and_then(|it| it.body_bytes);
+            let found = limits.of(origin.as_ref(), &service).and_then(|it| it.body_bytes);
             assert_eq!(found, Some(expected), "{route:?} {rule:?}");
         }
-        assert_eq!(Limits::default().of(None), None);
+        assert_eq!(Limits::default().of(None, &service), None);
     }
 }

@@ -160,9 +160,14 @@ pub enum Cost {
 }
 
 impl RateLimits {
-    /// Those of a request that this rule of a route answers.
-    pub fn of(&self, route: Option<&Origin>) -> Option<&Arc<RateLimitPolicy>> {
-        let found = route.and_then(|origin| {
+    /// Those of a request to `service` that this rule of a route answers. A route of another
+    /// namespace has none of its own: who asks must not lift what the service's namespace says.
+    pub fn of(
+        &self,
+        route: Option<&Origin>,
+        service: &ServiceName,
+    ) -> Option<&Arc<RateLimitPolicy>> {
+        let found = route.filter(|it| it.is_producers(service)).and_then(|origin| {
             let here = self.routes.iter().filter(|it| it.is_of(origin));
             let of = |rule: Option<&Text>| {
                 here.clone().find(|it| it.rule_name.as_ref() == rule).map(|it| &it.policy)

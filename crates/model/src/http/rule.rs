@@ -54,6 +54,14 @@ pub struct Origin {
     pub rule_name: Option<Text>,
 }
 
+impl Origin {
+    /// Whether the route is of the service's own namespace: a producer's. What others, as
+    /// consumers, write for their requests must not lift what holds for the service.
+    pub fn is_producers(&self, service: &ServiceName) -> bool {
+        self.namespace == service.namespace
+    }
+}
+
 /// The kinds of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {

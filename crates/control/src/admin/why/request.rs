@@ -216,8 +216,9 @@ impl One<'_> {
         let abort = rule.and_then(effects::abort_of_all);
         // Faults are made of what limits have let pass.
         let is_limited = status.is_none() || abort.is_some();
-        let limits = self.http.rate_limits.of(origin).filter(|_| is_limited);
-        let sizes = self.http.limits.of(origin).filter(|_| is_limited);
+        let own = &self.fronted.name;
+        let limits = self.http.rate_limits.of(origin, own).filter(|_| is_limited);
+        let sizes = self.http.limits.of(origin, own).filter(|_| is_limited);
         let backends = match status {
             Some(_) => Vec::new(),
             None => Backend::all(self.fronted, rule.map(destinations)),

@@ -1,6 +1,8 @@
 //! Which TrafficPolicy decides for which requests, and what its author is told.
 
+use ambit_manifest::traffic_policy::Section;
 use ambit_model::http::rule::{Origin, RouteKind};
+use ambit_model::names::ServiceName;
 
 use super::*;
 use crate::view_builder::traffic_policies::conditions;
@@ -76,7 +78,7 @@ fn deciding(builder: &Builder) -> String {
         rule_name: Some(rule.into()),
     };
     let name = |route: Option<&Origin>| {
-        limits.of(route).map_or_else(|| "-".to_owned(), |it| it.name.name.to_string())
+        limits.of(route, &service).map_or_else(|| "-".to_owned(), |it| it.name.name.to_string())
     };
     let [slow, fast] = ["slow", "fast"].map(|rule| name(Some(&origin(rule))));
     format!("{slow} {fast} {}", name(None))
@@ -151,9 +153,9 @@ fn what_cannot_be_honoured_is_told_and_decides() {
     let metadata = meta("shop", "wrong", &json!({}));
     builder.apply([put(Kind::TrafficPolicy, &json!({"metadata": metadata, "spec": spec}))]);
     assert_eq!(told(&builder), ["wrong: Invalid"]);
-    let service = "shop/web.shop.svc.cluster.local".parse().unwrap();
-    let limits = &builder.view().http_service(&service).expect("a service").rate_limits;
-    assert!(limits.of(None).expect("they hold").problem.is_some());
+    let name = "shop/web.shop.svc.cluster.local".parse().unwrap();
+    let limits = &builder.view().http_service(&name).expect("a service").rate_limits;
+    assert!(limits.of(None, &name).expect("they hold").problem.is_some());
     let none = |target: &Value| early("none", target);
     for target in [
         json!([{"group": "", "kind": "Service", "name": "absent"}]),
@@ -198,7 +200,7 @@ fn each_section_is_decided_for_itself() {
             index: 0,
             rule_name: Some(rule.into()),
         });
-        service.limits.of(origin.as_ref()).and_then(|it| it.body_bytes)
+        service.limits.of(origin.as_ref(), &service.service).and_then(|it| it.body_bytes)
     };
     assert_eq!(
         [body(Some("slow")), body(Some("fast")), body(None)],
@@ -214,5 +216,78 @@ fn each_section_is_decided_for_itself() {
     ]);
     let service = web(&builder);
     assert_eq!(service.health_check, None);
-    assert!(service.limits.of(None).expect("they hold").problem.is_some());
+    assert!(service.limits.of(None, &service.service).expect("they hold").problem.is_some());
+}
+
+/// A consumer's policy would otherwise lift what the service's namespace says.
+#[test]
+fn policies_of_routes_of_other_namespaces_have_no_effect() {
+    let mut builder = world();
+    let policy = |namespace: &str, name: &str, targets: Value, bytes: u32| {
+        let limits = json!([{"limit": {"requests": bytes, "unit": "Second"}}]);
+        let spec = json!({
+            "targetRefs": targets, "rateLimits": limits, "limits": {"maxBodyBytes": bytes},
+        });
+        let metadata = meta(namespace, name, &json!({}));
+        put(Kind::TrafficPolicy, &json!({"metadata": metadata, "spec": spec}))
+    };
+    let route = |parents: Value| {
+        let metadata = meta("cli", "evil", &json!({}));
+        let spec = json!({"parentRefs": parents, "rules": [{"name": "all"}]});
+        put(Kind::HttpRoute, &json!({"metadata": metadata, "spec": spec}))
+    };
+    let web = json!({"group": "", "kind": "Service", "name": "web", "namespace": "shop"});
+    let own = json!({"group": "", "kind": "Service", "name": "own"});
+    let targets = |rule: Option<&str>| {
+        let mut target = json!({"group": GROUP, "kind": "HTTPRoute", "name": "evil"});
+        if let Some(rule) = rule {
+            target["sectionName"] = rule.into();
+        }
+        json!([target])
+    };
+    builder.apply([
+        service("cli", "own", &json!({"ports": [{"port": 80}]})),
+        route(json!([web])),
+        policy("shop", "rl", self::web(), 10),
+        policy("cli", "mine", targets(None), 99),
+        policy("cli", "rule", targets(Some("all")), 99),
+    ]);
+    let origin = Origin {
+        kind: RouteKind::HttpRoute,
+        namespace: "cli".into(),
+        name: "evil".into(),
+        created_unix_s: 0,
+        index: 0,
+        rule_name: Some("all".into()),
+    };
+    let decided = |builder: &Builder, service: &str| {
+        let name: ServiceName = service.parse().unwrap();
+        let http = builder.view().http_service(&name).expect("a service").clone();
+        let bytes = http.limits.of(Some(&origin), &name).and_then(|it| it.body_bytes);
+        let policy = http.rate_limits.of(Some(&origin), &name).map(|it| it.name.to_string());
+        let told = builder.traffic_policy(Section::Limits, &name, Some(&origin));
+        (bytes, policy, told.map(|it| format!("{}/{}", it.namespace, it.name)))
+    };
+    let (rl, rule) = (Some("shop/rl".to_owned()), Some("cli/rule".to_owned()));
+    let web_host = "shop/web.shop.svc.cluster.local";
+    assert_eq!(decided(&builder, web_host), (Some(10), rl.clone(), rl.clone()));
+    let name: ServiceName = web_host.parse().unwrap();
+    let http = builder.view().http_service(&name).expect("a service");
+    assert!(http.limits.routes.is_empty() && http.rate_limits.routes.is_empty());
+    assert_eq!(told(&builder), ["mine: NotPermitted", "rule: NotPermitted", "rl: Accepted"]);
+    // The same route for the consumer's own service has its limits.
+    builder.apply([route(json!([web, own]))]);
+    assert_eq!(decided(&builder, web_host), (Some(10), rl.clone(), rl));
+    let own_host = "cli/own.cli.svc.cluster.local";
+    assert_eq!(decided(&builder, own_host), (Some(99), rule.clone(), rule));
+    assert_eq!(told(&builder), ["mine: Accepted", "rule: Accepted", "rl: Accepted"]);
+    let (policy, known) = builder.store().traffic_policies().iter().next().unwrap();
+    let message = &conditions(&builder, policy, known)[0].1.message;
+    assert!(
+        message.ends_with(
+            "no effect on requests to `shop/web`: a service is limited by \
+                               policies of its own namespace alone"
+        ),
+        "{message}"
+    );
 }

@@ -19,7 +19,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     pub(super) fn bound(&mut self) -> Result<(), Ended> {
         let settings = &self.engine.settings;
         let origin = self.rule.as_ref().map(|(rule, _)| &rule.origin);
-        let limits = self.rules.limits().of(origin);
+        let limits = self.rules.limits().of(origin, self.rules.rate_limits().0);
         if let Some(limits) = limits {
             self.bound_head(limits)?;
         }

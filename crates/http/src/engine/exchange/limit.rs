@@ -36,9 +36,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     /// Asks the limits.
     pub(super) async fn limit(&mut self) -> Result<(), Ended> {
         let (service, limits) = self.rules.rate_limits();
-        let Some(policy) = limits.of(self.rule.as_ref().map(|(rule, _)| &rule.origin)) else {
-            return Ok(());
-        };
+        let origin = self.rule.as_ref().map(|(rule, _)| &rule.origin);
+        let Some(policy) = limits.of(origin, service) else { return Ok(()) };
         let (policy, service) = (policy.clone(), service.clone());
         if let Some(problem) = &policy.problem {
             let details = format!("TrafficPolicy {}: {problem}", policy.name);

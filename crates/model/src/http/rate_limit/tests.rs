@@ -149,9 +149,9 @@ fn the_most_specific_limits_are_those_of_the_rule() {
             problem: None,
         })
     };
-    let of_route = |kind, name: &str, rule: Option<&str>| RouteRateLimits {
+    let of_route = |kind, namespace: &str, name: &str, rule: Option<&str>| RouteRateLimits {
         kind,
-        namespace: "app".into(),
+        namespace: namespace.into(),
         name: name.into(),
         rule_name: rule.map(Text::from),
         policy: policy(&format!("{name}-{}", rule.unwrap_or("all"))),
@@ -160,34 +160,40 @@ fn the_most_specific_limits_are_those_of_the_rule() {
     let limits = RateLimits {
         service: Some(policy("service")),
         routes: vec![
-            of_route(HttpRoute, "a", None),
-            of_route(HttpRoute, "a", Some("slow")),
-            of_route(HttpRoute, "b", Some("slow")),
+            of_route(HttpRoute, "app", "a", None),
+            of_route(HttpRoute, "app", "a", Some("slow")),
+            of_route(HttpRoute, "app", "b", Some("slow")),
+            of_route(HttpRoute, "cli", "a", None),
+            of_route(HttpRoute, "cli", "a", Some("slow")),
         ],
     };
-    let found = |kind, name: &str, rule: Option<&str>| {
+    let service = ServiceName::new("app", "web");
+    let found = |kind, (namespace, name): (&str, &str), rule: Option<&str>| {
         let origin = Origin {
             kind,
-            namespace: "app".into(),
+            namespace: namespace.into(),
             name: name.into(),
             created_unix_s: 0,
             index: 0,
             rule_name: rule.map(Text::from),
         };
-        limits.of(Some(&origin)).expect("one of the service").name.name.to_string()
+        limits.of(Some(&origin), &service).expect("one of the service").name.name.to_string()
     };
     for (kind, name, rule, expected) in [
-        (HttpRoute, "a", Some("slow"), "a-slow"),
-        (HttpRoute, "a", Some("fast"), "a-all"),
-        (HttpRoute, "a", None, "a-all"),
-        (HttpRoute, "b", None, "service"),
-        (HttpRoute, "b", Some("slow"), "b-slow"),
-        (GrpcRoute, "a", None, "service"),
+        (HttpRoute, ("app", "a"), Some("slow"), "a-slow"),
+        (HttpRoute, ("app", "a"), Some("fast"), "a-all"),
+        (HttpRoute, ("app", "a"), None, "a-all"),
+        (HttpRoute, ("app", "b"), None, "service"),
+        (HttpRoute, ("app", "b"), Some("slow"), "b-slow"),
+        (GrpcRoute, ("app", "a"), None, "service"),
+        // A consumer's route does not lift what holds for the service.
+        (HttpRoute, ("cli", "a"), None, "service"),
+        (HttpRoute, ("cli", "a"), Some("slow"), "service"),
     ] {
-        assert_eq!(found(kind, name, rule), expected, "{kind:?} {name} {rule:?}");
+        assert_eq!(found(kind, name, rule), expected, "{kind:?} {name:?} {rule:?}");
     }
-    assert_eq!(&*limits.of(None).unwrap().name.name, "service");
-    assert!(RateLimits::default().of(None).is_none());
+    assert_eq!(&*limits.of(None, &service).unwrap().name.name, "service");
+    assert!(RateLimits::default().of(None, &service).is_none());
 }
 
 #[test]
