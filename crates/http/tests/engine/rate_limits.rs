@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use ambit_http::engine::record::{Flags, LimitOutcome, LimitReached};
 use ambit_model::http::limits::{Limits, RequestLimits, RouteLimits};
+use ambit_model::http::matching::{NamedMatch, ValueMatch};
 use ambit_model::http::rate_limit::bucket::{Quota, Unit};
 use ambit_model::http::rate_limit::{
-    Attribute, Cost, Counter, RateLimit, RateLimitPolicy, RateLimits, RouteRateLimits,
+    Attribute, Condition, Cost, Counter, RateLimit, RateLimitPolicy, RateLimits, RouteRateLimits,
 };
 use ambit_model::http::rule::RouteKind;
 use ambit_model::names::PolicyName;
@@ -89,6 +90,27 @@ fn each_sender_has_its_own_count() {
         let (ann, bob) = ("X-User: ann\r\n", "x-user: bob\r\n");
         assert_eq!(statuses(bed, &[ann, bob, ann, bob]).await, [200, 200, 429, 429]);
         assert_eq!(statuses(bed, &["", "", ""]).await, [200; 3], "no sender is known");
+    });
+}
+
+#[test]
+fn one_more_line_makes_nobody_another_sender() {
+    run(async |bed| {
+        bed.answers("web-1", OK);
+        let distinct = vec![Attribute::Header("x-user".into())];
+        hold(bed, vec![RateLimit { distinct, ..limit("user", 2) }]);
+        let (ann, twice) = ("x-user: ann\r\n", "x-user: ann\r\nX-User: ann\r\n");
+        let (list, other) = ("x-user: ann,\r\n", "x-user: ann\r\nx-user: bob\r\n");
+        assert_eq!(statuses(bed, &[ann, twice, list, ann]).await, [200, 200, 429, 429]);
+        let empty = "x-user: ann\r\nx-user:\r\n";
+        assert_eq!(statuses(bed, &[other, empty]).await, [400, 400]);
+        let last = bed.last();
+        assert_eq!((last.reason, &*last.limits[0].limit), ("rate_limit_repeated", "user"));
+        let by_line = ValueMatch::Exact("ann".into());
+        let by_line = NamedMatch { name: "x-user".into(), value: by_line, is_inverted: false };
+        let conditions = vec![Condition::Header(by_line)];
+        hold(bed, vec![RateLimit { conditions, ..limit("ann", 2) }]);
+        assert_eq!(statuses(bed, &[ann, other, empty, list]).await, [200, 200, 429, 429]);
     });
 }
 

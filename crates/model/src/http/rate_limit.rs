@@ -105,7 +105,7 @@ pub enum Condition {
 /// What tells senders apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// A field's value.
+    /// A field's value. Lines that differ tell nobody apart.
     Header(Text),
     /// The client's proven identity.
     Principal,

@@ -24,6 +24,23 @@ pub(super) fn counting(policy: &RateLimitPolicy, asked: &Asked<'_>) -> Vec<admin
     counting.collect()
 }
 
+/// Refuses a request whose sender a limit cannot tell.
+pub(super) fn refuses(
+    policy: &RateLimitPolicy,
+    asked: &Asked<'_>,
+    into: &mut admin::Explanation,
+) -> bool {
+    let Some((index, field)) = policy.unclear(asked) else { return false };
+    let (limit, policy) = (&policy.limits[index].name, &policy.name);
+    into.decision = admin::Decision::Deny;
+    into.reason = format!(
+        "400: limit `{limit}` of TrafficPolicy {policy} tells senders apart by `{field}`, which \
+         comes in lines that differ"
+    );
+    into.remedy = Some("send the field in one line".to_owned());
+    true
+}
+
 /// How many requests may come, in words.
 fn quota(limit: &RateLimit) -> String {
     let words = |quota: &Quota| {

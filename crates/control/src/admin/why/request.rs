@@ -246,6 +246,9 @@ impl One<'_> {
         if explanation.decision != admin::Decision::Allow {
             return;
         }
+        if limits.is_some_and(|it| limits::refuses(it, asked, explanation)) {
+            return;
+        }
         let of_sizes = sizes.and_then(|it| it.problem.as_ref());
         let of_limits = limits.and_then(|it| it.problem.as_ref());
         let wrong = of_sizes.map(|why| (Section::Limits, why));

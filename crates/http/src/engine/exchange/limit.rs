@@ -29,6 +29,10 @@ use crate::fields::{FieldLimits, Fields};
 /// The status of gRPC for a limit that is reached. Not UNAVAILABLE, as Envoy's by default: clients
 /// would try again at once.
 const RESOURCE_EXHAUSTED: u32 = 8;
+/// The status of gRPC for a field that says two things.
+const INVALID_ARGUMENT: u32 = 3;
+/// The body of a refusal for such a field.
+const REPEATED: &str = "a field that tells who asks comes in lines that differ";
 /// The body of a refusal that has no other.
 const TOO_MANY: &str = "too many requests";
 
@@ -43,6 +47,14 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             let details = format!("TrafficPolicy {}: {problem}", policy.name);
             let answer = Answer::new(500, Flags::NoRoute, "rate_limit_invalid", details);
             return Err(answer.into());
+        }
+        let unclear = self.asked(|asked| {
+            let unclear = policy.unclear(asked);
+            unclear.map(|(index, field)| (index, field.clone()))
+        });
+        if let Some((index, field)) = unclear {
+            self.note_limits(&policy, &[index], LimitOutcome::Refused);
+            return Err(repeated(&policy, index, &field).into());
         }
         let buckets = self.engine.position.buckets();
         let (taking, (questions, later)) = self.asked(|asked| {
@@ -160,6 +172,20 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         self.note_limits(policy, &question.limits, LimitOutcome::Failed);
         Err(Answer::new(503, Flags::RateLimited, "rate_limit_no_answer", details).into())
     }
+}
+
+/// Whom a limit should count is not known: one line of the field names another sender than the next.
+fn repeated(policy: &RateLimitPolicy, index: usize, field: &str) -> Answer {
+    let limit = &policy.limits[index].name;
+    let details = format!(
+        "limit `{limit}` of TrafficPolicy {} tells senders apart by the field `{field}`, which \
+         comes in lines that differ",
+        policy.name,
+    );
+    let answer = Answer::new(400, Flags::RateLimited, "rate_limit_repeated", details);
+    let mut answer = answer.with_body(REPEATED);
+    answer.grpc_status = Some(INVALID_ARGUMENT);
+    answer
 }
 
 fn refused(

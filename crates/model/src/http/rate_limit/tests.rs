@@ -57,7 +57,13 @@ fn limit(conditions: Vec<Condition>, distinct: Vec<Attribute>) -> RateLimit {
 
 /// Whether a request of `shop/cart` counts, and what tells it apart.
 fn counted(limit: &RateLimit) -> Option<String> {
-    let fields = [("x-user".to_owned(), "ann".to_owned())];
+    with(&[("x-user", "ann")], |asked| limit.counts(asked)).map(|values| values.join("|"))
+}
+
+/// A request of `shop/cart` with these fields.
+fn with<T>(fields: &[(&str, &str)], ask: impl FnOnce(&Asked<'_>) -> T) -> T {
+    let owned = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let fields: Vec<(String, String)> = owned.collect();
     let fields = NamedValues(&fields);
     let head = RequestHead {
         method: "GET",
@@ -72,7 +78,7 @@ fn counted(limit: &RateLimit) -> Option<String> {
     let ip = "10.0.0.9".parse().unwrap();
     let source = Source::new(Some(Identity::new("t", "shop", "cart")), ip);
     let token = Claims(&[("sub", "u1"), ("org.name", "x"), ("org.name", "y")]);
-    let asked = Asked {
+    ask(&Asked {
         head: &head,
         source: &source,
         remote_ip: ip,
@@ -80,8 +86,74 @@ fn counted(limit: &RateLimit) -> Option<String> {
         service: None,
         server_name: None,
         token: Some(&token),
+    })
+}
+
+/// An application may read any line.
+#[test]
+fn nobody_becomes_another_sender_by_one_more_line() {
+    let distinct = vec![Attribute::Header("x-user".into())];
+    let limits = vec![limit(Vec::new(), distinct)];
+    let mut policy = RateLimitPolicy {
+        name: PolicyName::new("app", "limits"),
+        limits,
+        says_what_is_left: true,
+        problem: None,
     };
-    limit.counts(&asked).map(|values| values.join("|"))
+    for (lines, expected) in [
+        (&["ann"][..], Ok("ann")),
+        (&["ann", "ann"], Ok("ann")),
+        (&["ann,"], Ok("ann")),
+        (&[" , ann ,,"], Ok("ann")),
+        (&["ann,", "ann"], Ok("ann")),
+        (&[""], Ok("")),
+        (&[","], Ok("")),
+        (&["ann,bob"], Ok("ann,bob")),
+        (&["ann", ""], Err("x-user")),
+        (&["", "ann"], Err("x-user")),
+        (&["ann", "bob"], Err("x-user")),
+        (&["ann", "ann", "bob"], Err("x-user")),
+    ] {
+        let fields: Vec<(&str, &str)> = lines.iter().map(|line| ("x-user", *line)).collect();
+        let found = with(&fields, |asked| match policy.unclear(asked) {
+            Some((index, field)) => Err((index, field.to_string())),
+            None => Ok(policy.limits[0].counts(asked).map(|values| values.join("|"))),
+        });
+        let expected = expected.map(|it| Some(it.to_owned())).map_err(|it| (0, it.to_owned()));
+        assert_eq!(found, expected, "{lines:?}");
+    }
+    let two = [("x-user", "ann"), ("x-user", "bob")];
+    // What does not count, or refuses nothing, is not in the way.
+    policy.limits[0].conditions = vec![Condition::Method(vec!["POST".into()])];
+    assert!(!with(&two, |asked| policy.unclear(asked).is_some()));
+    policy.limits[0].conditions = Vec::new();
+    assert!(with(&two, |asked| policy.unclear(asked).is_some()));
+    policy.limits[0].is_shadow = true;
+    assert!(!with(&two, |asked| policy.unclear(asked).is_some()));
+}
+
+#[test]
+fn one_line_is_enough_for_a_condition() {
+    let header = |is_inverted| {
+        let value = ValueMatch::Exact("ann".into());
+        let header = NamedMatch { name: "x-user".into(), value, is_inverted };
+        limit(vec![Condition::Header(header)], Vec::new())
+    };
+    for (lines, counts, counts_inverted) in [
+        (&[][..], false, true),
+        (&["ann"], true, false),
+        (&["bob"], false, true),
+        (&["ann", "bob"], true, true),
+        (&["bob", "ann"], true, true),
+        (&["ann", ""], true, true),
+        (&["ann", "ann"], true, false),
+        (&["ann,"], true, true),
+    ] {
+        let fields: Vec<(&str, &str)> = lines.iter().map(|line| ("x-user", *line)).collect();
+        let found =
+            [false, true].map(|it| with(&fields, |asked| header(it).counts(asked).is_some()));
+        assert_eq!(found, [counts, counts_inverted], "{lines:?}");
+    }
 }
 
 #[test]
