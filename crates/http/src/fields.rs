@@ -220,6 +220,16 @@ impl Fields {
         self.len() < before
     }
 
+    /// Removes all fields that a server may take for this one ([`is_alike`]).
+    pub(crate) fn remove_alike(&mut self, name: &str) {
+        self.retain(|field| !is_alike(field.name, name));
+    }
+
+    /// Removes the fields that a server may take for this one, and leaves those of this very name.
+    pub(crate) fn remove_disguised(&mut self, name: &str) {
+        self.retain(|field| !is_disguised(field.name, name));
+    }
+
     /// Keeps the fields that the function wants to keep.
     pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&Field<'_>) -> bool) {
         let (bytes, cost) = (&self.bytes, &mut self.cost);
@@ -278,6 +288,19 @@ impl Fields {
         }
         self.bytes = bytes;
     }
+}
+
+/// Whether a server may take a field for the one of another name: those of CGI and WSGI read `_` as
+/// `-`.
+pub(crate) fn is_alike(one: &[u8], other: &str) -> bool {
+    let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let mut pairs = one.iter().zip(other.as_bytes());
+    one.len() == other.len() && pairs.all(|(one, other)| folded(*one) == folded(*other))
+}
+
+/// Whether that is so though the names are not the same.
+pub(crate) fn is_disguised(one: &[u8], other: &str) -> bool {
+    is_alike(one, other) && !one.eq_ignore_ascii_case(other.as_bytes())
 }
 
 fn is_named(field: &Field<'_>, name: Name<'_>) -> bool {

@@ -56,7 +56,8 @@ impl Answer {
         self
     }
 
-    /// Head and body. A client of gRPC is told by its own status, in a head that is also the end.
+    /// Head and body. A client of gRPC is told by its own status, in a head that is also the end,
+    /// and no more than one of HTTP: the details are for the log.
     pub(crate) fn message(&self, is_grpc: bool, says_why: bool) -> (ResponseHead, Bytes) {
         let (mut fields, given) = match &self.message {
             Some(message) => (message.0.clone(), message.1.clone()),
@@ -83,7 +84,7 @@ impl Answer {
             put("content-type", "application/grpc");
             put("grpc-status", &self.grpc().to_string());
             let message = match &*self.body {
-                "" if says_why => &*self.details,
+                "" if says_why => self.reason,
                 body => body,
             };
             if !message.is_empty() {

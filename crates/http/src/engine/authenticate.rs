@@ -73,7 +73,11 @@ pub(super) fn authenticate(
         return Ok(None);
     }
     for name in authentication.rules.iter().flat_map(JwtRule::written_headers) {
-        head.fields.remove(&**name);
+        head.fields.remove_alike(name);
+    }
+    // Beside a token that is verified, none that is not.
+    for (name, _) in authentication.rules.iter().flat_map(|rule| &rule.from_headers) {
+        head.fields.remove_disguised(name);
     }
     if is_preflight(head) {
         return Ok(None);

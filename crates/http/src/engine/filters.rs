@@ -4,7 +4,7 @@ use ambit_model::http::rule::{HeaderChanges, Rewrite};
 
 use crate::authority::Authority;
 use crate::engine::position::Arrival;
-use crate::fields::Fields;
+use crate::fields::{Fields, is_alike, is_disguised};
 use crate::head::{RequestHead, ResponseHead};
 use crate::path::{Normalisation, Path};
 use crate::refused::Refused;
@@ -106,6 +106,11 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
+/// The identity of a client, which this proxy alone says.
+pub(crate) const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
+/// Where a client has been, to which this proxy adds its address.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
 /// Removes what a client must not say, and adds who it is: its address to X-Forwarded-For, and its
 /// proven identity in X-Forwarded-Client-Cert, which nobody else may set.
 pub(crate) fn identify(
@@ -114,21 +119,24 @@ pub(crate) fn identify(
     own_name: &str,
     request_id: impl FnOnce() -> String,
 ) -> Result<(), Refused> {
-    fields.retain(|field| !is_command(field.name));
+    fields.retain(|field| {
+        !is_command(field.name)
+            && !is_alike(field.name, CLIENT_CERTIFICATE)
+            && !is_disguised(field.name, FORWARDED_FOR)
+    });
     let client = arrival.client.ip().to_string();
-    let list = match fields.all("x-forwarded-for").next() {
+    let list = match fields.all(FORWARDED_FOR).next() {
         None => client.into_bytes(),
         Some(_) => {
-            let lines = fields.all("x-forwarded-for").chain([client.as_bytes()]);
+            let lines = fields.all(FORWARDED_FOR).chain([client.as_bytes()]);
             lines.collect::<Vec<_>>().join(&b", "[..])
         }
     };
     let too_large = |_| Refused::HeadTooLarge;
-    fields.set("x-forwarded-for", &list).map_err(too_large)?;
-    fields.remove("x-forwarded-client-cert");
+    fields.set(FORWARDED_FOR, &list).map_err(too_large)?;
     if let Some(identity) = arrival.source.identity() {
         let value = format!("By={own_name};URI={identity}");
-        fields.append("x-forwarded-client-cert", value.as_bytes()).map_err(too_large)?;
+        fields.append(CLIENT_CERTIFICATE, value.as_bytes()).map_err(too_large)?;
     }
     if fields.first("x-forwarded-proto").is_none() {
         let scheme = arrival.scheme.as_str().as_bytes();

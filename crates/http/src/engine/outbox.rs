@@ -84,7 +84,10 @@ impl Outbox {
 
     pub(crate) fn finish(&mut self, trailers: Option<&Fields>) {
         match self.framing {
-            Framing::Chunked => chunks::encode_end(trailers, &mut self.buffer),
+            Framing::Chunked => {
+                chunks::encode_end(trailers, &mut self.buffer);
+                self.buffered.set(self.buffer.capacity());
+            }
             Framing::UntilClose => self.shuts_down = true,
             Framing::Plain | Framing::Absent => {}
         }

@@ -49,6 +49,24 @@ fn order_and_case_are_kept() {
 }
 
 #[test]
+fn names_that_a_server_may_take_for_another_are_found() {
+    let given = || {
+        [
+            Append("x-user", b"1"),
+            Append("X_User", b"2"),
+            Append("x_user", b"3"),
+            Append("xuser", b""),
+        ]
+    };
+    let (mut fields, _) = run(&given(), FieldLimits::default());
+    fields.remove_disguised("x-user");
+    assert_eq!((fields.len(), fields.first("x-user")), (2, Some(&b"1"[..])));
+    let (mut fields, _) = run(&given(), FieldLimits::default());
+    fields.remove_alike("X-USER");
+    assert_eq!(fields.len(), 1);
+}
+
+#[test]
 fn set_takes_the_first_place() {
     let three = || [Append("a", b"1"), Append("Host", b"2"), Append("A", b"3")];
     let with = |step| three().into_iter().chain([step]).collect::<Vec<_>>();

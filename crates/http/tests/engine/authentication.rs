@@ -51,7 +51,7 @@ fn a_token_names_the_client_for_policies_and_endpoints() {
         *bed.world.denies.borrow_mut() = Some(|asked| {
             asked.token.is_none_or(|token| token.principal() != Some("https://login/ann"))
         });
-        let fields = format!("Authorization: bearer {ANN}\r\nX-Group: root\r\n");
+        let fields = format!("Authorization: bearer {ANN}\r\nX-Group: root\r\nX_Group: root\r\n");
         let answer = bed.ask(&request("/", &fields)).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         let sent = heard.borrow().to_ascii_lowercase();

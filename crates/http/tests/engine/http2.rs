@@ -3,6 +3,7 @@
 use ambit_http::engine::Speaks;
 use ambit_http::engine::position::Version;
 use ambit_http::engine::record::Protocol;
+use ambit_model::http::matching::{Match, ValueMatch};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use tokio::io::DuplexStream;
@@ -136,6 +137,17 @@ fn clients_of_grpc_are_told_by_their_own_status() {
         assert_eq!(response.headers()["grpc-status"], "7");
         assert_eq!(response.headers()["grpc-message"], "RBAC: access denied");
         assert!(response.body().is_end_stream());
+        // No more than a client of HTTP: the details are for the log.
+        *bed.world.denies.borrow_mut() = None;
+        let method = Some(ValueMatch::Exact("PUT".into()));
+        bed.route(|rule| rule.matches = vec![Match { method, ..Match::default() }]);
+        let request = Request::post("http://web/pkg.Svc/Method")
+            .header("content-type", "application/grpc")
+            .body(())
+            .unwrap();
+        let (response, _) = sender.send_request(request, true).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.headers()["grpc-message"], "no_route");
     });
 }
 

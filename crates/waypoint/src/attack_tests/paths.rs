@@ -197,6 +197,9 @@ fn a_client_is_who_its_certificate_says() {
             format!("x-forwarded-client-cert: By=spiffe://x;URI={forged},By=y;URI={forged}"),
             format!("X-Forwarded-Client-Cert: a\r\nX-FORWARDED-CLIENT-CERT: URI={forged}"),
             format!("Connection: X-Forwarded-Client-Cert\r\nX-Forwarded-Client-Cert: URI={forged}"),
+            format!(
+                "X_Forwarded_Client_Cert: URI={forged}\r\nx-forwarded-client_cert: URI={forged}"
+            ),
         ];
         let get = |fields: &str| {
             format!("GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n{fields}\r\n\r\n")

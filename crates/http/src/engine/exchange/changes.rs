@@ -6,7 +6,7 @@
 use ambit_wire::ext_authz::{Change, FieldChange};
 
 use crate::engine::filters;
-use crate::fields::Fields;
+use crate::fields::{Fields, is_alike};
 use crate::head::RequestHead;
 use crate::path::Path;
 use crate::refused::Refused;
@@ -25,9 +25,6 @@ const FRAMING: [&str; 11] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// What says who the client is: written by this proxy alone.
-const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
-
 /// Whether a field of a message is nobody's to change.
 pub(super) fn is_framing(name: &str) -> bool {
     name.starts_with(':') || FRAMING.iter().any(|it| name.eq_ignore_ascii_case(it))
@@ -36,7 +33,7 @@ pub(super) fn is_framing(name: &str) -> bool {
 /// Whether a field of a request may not be changed.
 fn is_reserved(name: &str) -> bool {
     is_framing(name)
-        || name.eq_ignore_ascii_case(CLIENT_CERTIFICATE)
+        || is_alike(name.as_bytes(), filters::CLIENT_CERTIFICATE)
         || filters::is_command(name.as_bytes())
 }
 
@@ -47,9 +44,15 @@ pub(super) fn change_request(
     changes: &[FieldChange],
 ) -> Result<(), Refused> {
     for name in remove.iter().filter(|name| !is_reserved(name)) {
-        fields.remove(name.as_str());
+        fields.remove_alike(name);
     }
-    changes.iter().filter(|it| !is_reserved(&it.name)).try_for_each(|it| change(fields, it))
+    changes.iter().filter(|it| !is_reserved(&it.name)).try_for_each(|it| {
+        // What a client sends beside it must not be taken for what the service says.
+        if it.how == Change::Set {
+            fields.remove_disguised(&it.name);
+        }
+        change(fields, it)
+    })
 }
 
 /// Changes the fields of a response.
@@ -149,6 +152,11 @@ mod tests {
         ];
         change_request(&mut request, &["Cookie".to_owned()], &changes).expect("valid");
         assert_eq!(text(&request), "A=2 b=1 c=1 b=2 d=2");
+        // A server may read `_` as `-`.
+        let mut request = fields(&[("x_user", "evil"), ("x_gone", "evil"), ("x_other", "1")]);
+        let changes = [set("x-user", "ann", Change::Set), set("x-other", "2", Change::Append)];
+        change_request(&mut request, &["x-gone".to_owned()], &changes).expect("valid");
+        assert_eq!(text(&request), "x_other=1 x-user=ann x-other=2");
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         // What only a verified token may say is not for a client to tell a service.
         let rules = self.rules.authentication().rules.iter();
         for name in rules.flat_map(JwtRule::written_headers) {
-            self.head.fields.remove(&**name);
+            self.head.fields.remove_alike(name);
         }
         self.consulted_judgement().await.map(drop)
     }
