@@ -9,6 +9,7 @@ use ambit_manifest::policy::{self, StatusCondition, Target, Unenforceable, WAYPO
 use ambit_manifest::routing::ParentKind;
 use ambit_model::Text;
 use ambit_model::workload::GatewayDestination;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::view_builder::Builder;
 use crate::view_builder::store::{Store, selector};
@@ -45,11 +46,14 @@ pub(crate) fn of_policy(
     let attached = policy::attachments(policy, &builder.mesh().root_namespace);
     let has_selector = selector(policy.spec.selector.as_ref()).is_some();
     let problem = policy::request_policy(policy).err();
+    let whom = whom(builder, &policy.metadata, &attached);
     let consequence = match policy.spec.action {
-        Action::Audit => "waypoints audit nothing of it",
-        Action::Allow | Action::Deny | Action::Custom => "waypoints deny everything that it is for",
+        Action::Audit => "waypoints audit nothing of it".to_owned(),
+        Action::Allow | Action::Deny | Action::Custom => {
+            format!("waypoints deny everything to {whom}")
+        }
     };
-    condition(builder, fronted, name, has_selector, attached, problem, consequence)
+    condition(builder, fronted, name, has_selector, attached, problem, &consequence)
 }
 
 /// Whether waypoints enforce all of a policy that is attached to something. What layer 4 makes of
@@ -76,8 +80,23 @@ pub(crate) fn of_authentication(
     let attached = policy::authentication_targets(object, root_namespace);
     let has_selector = selector(object.spec.selector.as_ref()).is_some();
     let problem = policy::authentication_problem(object, root_namespace);
-    let consequence = "waypoints refuse all requests that it is for";
-    condition(builder, fronted, name, has_selector, attached, problem, consequence)
+    let whom = whom(builder, &object.metadata, &attached);
+    let consequence = format!("waypoints refuse all requests to {whom}");
+    condition(builder, fronted, name, has_selector, attached, problem, &consequence)
+}
+
+/// What an object is for that cannot be honoured.
+fn whom(
+    builder: &Builder,
+    metadata: &ObjectMeta,
+    attached: &Result<Vec<Target>, Unenforceable>,
+) -> String {
+    let whole = || policy::unreadable_reach(metadata, &builder.mesh().root_namespace);
+    match attached {
+        Ok(targets) if targets.is_empty() => whole(),
+        Ok(_) => "what it is attached to".to_owned(),
+        Err(_) => format!("{}, not only to its targets", whole()),
+    }
 }
 
 /// The condition of an object with these targets, or why they cannot be read, and with what else of

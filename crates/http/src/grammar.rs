@@ -1,5 +1,7 @@
 //! Which bytes may be where. The lowest file: everything that is read is checked by these.
 
+pub(crate) use ambit_model::http::normal::is_target_byte;
+
 /// A letter of a token: methods, field names, protocols.
 pub(crate) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
@@ -13,15 +15,6 @@ pub(crate) fn is_token(text: &[u8]) -> bool {
 /// A byte of a field's value, a reason or a chunk extension: no control character but the tab.
 pub(crate) fn is_value_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
-}
-
-/// A byte of a path or a query.
-///
-/// More than RFC 3986 allows, because clients send `[`, `|` or `\` as they are. Less than all that
-/// is visible: `#` begins a fragment, and hyper refuses `"`, `<`, `>` and the backtick too, in a
-/// path or in a query.
-pub(crate) fn is_target_byte(byte: u8) -> bool {
-    byte.is_ascii_graphic() && !b"\"#<>`".contains(&byte)
 }
 
 /// The text without the spaces and tabs around it.

@@ -21,6 +21,7 @@ use ambit_model::policy::{
     Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
 };
 use ambit_words::annotations::DRY_RUN;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use crate::ObjectName;
@@ -77,7 +78,16 @@ enum Reading {
 /// Converts `policy`.
 pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted {
     let spec = &policy.spec;
+    let detached = attachments(policy, root_namespace).err();
+    let detached = detached.map(|problem| {
+        let whose = unreadable_reach(&policy.metadata, root_namespace);
+        format!("{problem}: waypoints refuse every request to {whose}, not only to its targets")
+    });
     if !holds_for_somebody(policy) {
+        if let Some(problem) = detached {
+            let message = format!("{problem}; layer 4 enforces nothing of it");
+            return Converted { policy: None, condition: rejected("UnsupportedValue", &message) };
+        }
         let message = format!(
             "it is attached to {}: a waypoint enforces it, and layer 4 does not; where the \
              waypoint does not run, connections to what names it are refused",
@@ -98,7 +108,8 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
         problems.insert(0, without_waypoint(reading).to_owned());
     }
     if targets(spec).count() > services(policy).count() {
-        problems.push(format!("nothing enforces it for {}", others(policy)));
+        let unenforced = || format!("nothing enforces it for {}", others(policy));
+        problems.push(detached.unwrap_or_else(unenforced));
     }
     if let Some(unreadable) = &policy.unreadable {
         problems.insert(0, format!("it cannot be read ({unreadable})"));
@@ -139,6 +150,15 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
             is_of_waypoints: targets(spec).next().is_none() && !selects(spec),
         }),
         condition: verdict(problems, reading),
+    }
+}
+
+/// What waypoints hold an object for that is attached to something, and nobody can read to what: it
+/// must not hold for less than its author meant.
+pub fn unreadable_reach(metadata: &ObjectMeta, root_namespace: &str) -> String {
+    match metadata.namespace.as_deref().unwrap_or_default() {
+        namespace if namespace == root_namespace => "every service of the mesh".to_owned(),
+        namespace => format!("every service of the namespace `{namespace}`"),
     }
 }
 

@@ -8,9 +8,11 @@ pub(crate) mod core;
 pub(crate) mod gateways;
 pub mod names;
 pub(crate) mod networking;
+pub(crate) mod operations;
 pub(crate) mod pods;
 pub(crate) mod routes;
 pub(crate) mod security;
+pub(crate) mod targets;
 
 use ambit_words::annotations::DRY_RUN;
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
@@ -18,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::names::{Rule, require};
 use super::finding::{Issues, Path};
+use super::istio::TargetRef;
 use super::mesh_config;
 use super::object::{Kind, Typed};
 use super::policy::condition;
@@ -65,15 +68,23 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::DestinationRule(object) => traffic::check(object, issues),
         Typed::VirtualService(object) => routing::check_virtual_service(object, issues),
         Typed::TrafficPolicy(object) => traffic_policy::check(object, issues),
-        Typed::Telemetry(object) => telemetry::check(object, issues),
+        Typed::Telemetry(object) => {
+            let spec_of = &object.spec;
+            attached(&object.metadata, &spec_of.target_ref, &spec_of.target_refs, issues);
+            telemetry::check(object, issues);
+        }
         Typed::AuthorizationPolicy(object) => {
-            security::authorization_policy(&object.spec, &spec, issues);
+            let spec_of = &object.spec;
+            attached(&object.metadata, &spec_of.target_ref, &spec_of.target_refs, issues);
+            security::authorization_policy(spec_of, &spec, issues);
             condition::check(&object.metadata, issues);
         }
         Typed::PeerAuthentication(object) => {
             security::peer_authentication(&object.spec, &spec, issues);
         }
         Typed::RequestAuthentication(object) => {
+            let spec_of = &object.spec;
+            attached(&object.metadata, &spec_of.target_ref, &spec_of.target_refs, issues);
             if let Some(selector) = &object.spec.selector {
                 security::selector(selector, &spec.field("selector"), issues);
             }
@@ -87,6 +98,16 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::GatewayClass(object) => gateways::class(&object.spec, &spec, issues),
         Typed::Gateway(object) => gateways::gateway(object, issues),
     }
+}
+
+/// Checks what an object is attached to.
+fn attached(
+    metadata: &ObjectMeta,
+    single: &Option<TargetRef>,
+    listed: &Option<Vec<TargetRef>>,
+    issues: &mut Issues,
+) {
+    targets::check(single.as_ref(), listed.as_deref(), metadata.namespace.as_deref(), issues);
 }
 
 fn name_rule(kind: Kind) -> Rule {

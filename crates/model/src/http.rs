@@ -18,6 +18,7 @@
 //! | [`waypoint`] | what of it a waypoint needs |
 //! | [`traffic`], [`ejection`], [`health`] | how requests are spread, and where none go |
 //! | [`origination`] | TLS that is spoken with endpoints |
+//! | [`normal`] | which form of a path is compared |
 //! | [`nearness`], [`warmup`] | which endpoints are near, and which are new |
 //! | [`limits`] | how much a request may be |
 //! | [`policy`] | policies that read requests |
@@ -44,6 +45,7 @@ pub mod health;
 pub mod limits;
 pub mod matching;
 pub mod nearness;
+pub mod normal;
 pub mod origination;
 pub mod passing;
 pub mod policy;

@@ -73,11 +73,17 @@ pub(super) fn enforced(mesh: &Mesh, policy: &AuthorizationPolicy) -> RequestPoli
             let action = Action::Audit;
             return RequestPolicy { key, action, is_dry_run, rules: Vec::new(), condition: None };
         }
+        let denied = match scope(mesh, policy) {
+            Scope::Targets(_) => "what it is attached to".to_owned(),
+            Scope::Namespace | Scope::Mesh | Scope::Pods => {
+                policy::unreadable_reach(metadata, &mesh.root_namespace)
+            }
+        };
         tracing::error!(
             namespace,
             name,
             %error,
-            "a policy cannot be honoured: waypoints deny everything that it is for",
+            "a policy cannot be honoured: waypoints deny everything to {denied}",
         );
         let (action, rules) = (Action::Deny, vec![RequestRule::default()]);
         RequestPolicy { key, action, is_dry_run, rules, condition: None }

@@ -666,21 +666,22 @@ fn what_is_attached_to_a_service_holds_for_its_endpoints() {
     builder.apply([selecting("db")]);
     holds(&builder, [false, true]);
     // A Service of another namespace is not its author's to close; nobody else is known here.
-    for target in [
-        json!({"kind": "Service", "name": "front", "namespace": "bank"}),
-        json!({"group": "serving.knative.dev", "kind": "Service", "name": "front"}),
-        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "front"}),
-        json!({"group": "networking.istio.io", "kind": "ServiceEntry", "name": "front"}),
+    let (http, istio) = ("gateway.networking.k8s.io", "networking.istio.io");
+    for (group, kind, namespace, reason, said) in [
+        ("", "Service", "bank", "UnsupportedValue", "every service of the namespace `shop`"),
+        ("apps", "Service", "shop", "UnsupportedValue", "every service of the namespace `shop`"),
+        (http, "Gateway", "shop", "TargetNotFound", "Gateway front: a waypoint enforces it"),
+        (istio, "ServiceEntry", "shop", "TargetNotFound", "ServiceEntry front: a waypoint"),
     ] {
+        let target =
+            json!({"group": group, "kind": kind, "name": "front", "namespace": namespace});
         builder.apply([attached("DENY", front())]);
         holds(&builder, [false, true]);
-        let named = format!("{} front", target["kind"].as_str().unwrap());
         builder.apply([attached("DENY", target)]);
         holds(&builder, [false, false]);
         let condition = builder.condition(&ObjectName::new("shop", "p")).unwrap();
-        assert_eq!((condition.status, condition.reason), ("False", "TargetNotFound"));
-        assert!(condition.message.contains(&named), "{}", condition.message);
-        assert!(condition.message.contains("a waypoint enforces it"), "{}", condition.message);
+        assert_eq!((condition.status, condition.reason), ("False", reason));
+        assert!(condition.message.contains(said), "{}", condition.message);
     }
     builder.apply([attached("DENY", front())]);
     builder.apply([delete(Kind::AuthorizationPolicy, "shop", "p")]);

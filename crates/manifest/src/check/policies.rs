@@ -50,9 +50,10 @@ impl All<'_> {
         let scope = (namespace != DEFAULT_MESH_NAMESPACE).then_some(namespace);
         self.selects_nothing(object, scope, policy.spec.selector.as_ref(), warnings);
         self.provider(object, policy, warnings);
-        if let Ok(targets) = policy::attachments(policy, DEFAULT_MESH_NAMESPACE)
+        let attached = policy::attachments(policy, DEFAULT_MESH_NAMESPACE);
+        if let Ok(targets) = &attached
             && !targets.is_empty()
-            && self.absent(object, &targets, warnings) == targets.len()
+            && self.absent(object, targets, warnings) == targets.len()
         {
             return;
         }
@@ -84,7 +85,15 @@ impl All<'_> {
                  {}{whom}",
                 converted.condition.reason, converted.condition.message
             ),
-            "write it with source and destination.port only, or attach it to a waypoint",
+            match attached {
+                Err(_) => "correct the target".to_owned(),
+                Ok(targets) if converted.policy.is_none() && !targets.is_empty() => {
+                    format!("let its targets name a waypoint, by the label {USE_WAYPOINT}")
+                }
+                Ok(_) => "write it with source and destination.port only, or attach it to a \
+                          waypoint"
+                    .to_owned(),
+            },
         ));
     }
 
@@ -100,7 +109,8 @@ impl All<'_> {
                 self.absent(object, &targets, warnings);
             }
             Err(Unenforceable { field, problem }) => {
-                let what = format!("{problem}: all requests that it is for are refused");
+                let whose = policy::unreadable_reach(&tokens.metadata, DEFAULT_MESH_NAMESPACE);
+                let what = format!("{problem}: all requests to {whose} are refused");
                 warnings.push(object.finding(&field, what, "correct it, or remove it"));
             }
         }

@@ -17,13 +17,10 @@ use ambit_model::policy::{ServiceAccountMatch, TextMatch};
 
 use crate::istio::{self, AuthorizationPolicy, TargetRef};
 use crate::matching::{is_token, text};
-use crate::validate::{names, security};
+use crate::validate::targets::{self, TARGETS_MAX, TargetKind};
+use crate::validate::{names, operations, security};
 use crate::{FieldPath, ObjectIssues, ObjectName};
 
-/// Most objects that one policy is attached to, as in Istio.
-const MAX_TARGETS: usize = 16;
-/// The API group of Gateways and their classes.
-const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 /// Where a condition names a field of the request.
 const HEADERS: &str = "request.headers";
 /// Where a condition names a claim of the token.
@@ -80,8 +77,8 @@ pub(crate) fn targets(
 ) -> Result<Vec<Target>, Unenforceable> {
     let at = FieldPath::at("spec");
     let listed = listed.unwrap_or_default().iter();
-    if listed.clone().count() > MAX_TARGETS {
-        let problem = format!("it is attached to more than {MAX_TARGETS} objects; make it several");
+    if listed.clone().count() > TARGETS_MAX {
+        let problem = format!("it is attached to more than {TARGETS_MAX} objects; make it several");
         return Err(wrong(&at.field("targetRefs"), problem));
     }
     let listed = listed.enumerate().map(|(index, it)| (at.field("targetRefs").index(index), it));
@@ -103,24 +100,17 @@ fn target(
         return Err(wrong(&at.field("name"), "it is empty; write the name of the object"));
     }
     let name = ObjectName::new(namespace, &target.name);
-    match (&*target.group, &*target.kind) {
-        (GATEWAY_GROUP, "Gateway") => Ok(Target::Gateway(name)),
-        (GATEWAY_GROUP, "GatewayClass") if namespace == root_namespace => {
+    match targets::kind(target).map_err(|(what, how)| wrong(at, format!("{what}; {how}")))? {
+        TargetKind::Gateway => Ok(Target::Gateway(name)),
+        TargetKind::GatewayClass if namespace == root_namespace => {
             Ok(Target::GatewayClass(name.name))
         }
-        (GATEWAY_GROUP, "GatewayClass") => {
+        TargetKind::GatewayClass => {
             let problem = format!("only policies in {root_namespace} hold for a GatewayClass");
             Err(wrong(&at.field("kind"), problem))
         }
-        ("" | "core", "Service") => Ok(Target::Service(name)),
-        ("networking.istio.io", "ServiceEntry") => Ok(Target::ServiceEntry(name)),
-        (group, kind) => {
-            let problem = format!(
-                "a policy cannot be attached to {kind} of group {group:?}; use Gateway or \
-                 GatewayClass of {GATEWAY_GROUP}, Service, or ServiceEntry of networking.istio.io"
-            );
-            Err(wrong(at, problem))
-        }
+        TargetKind::Service => Ok(Target::Service(name)),
+        TargetKind::ServiceEntry => Ok(Target::ServiceEntry(name)),
     }
 }
 
@@ -333,27 +323,10 @@ fn port(value: &str) -> Result<u16, String> {
     port.ok_or_else(|| format!("`{value}` is not a port; write a number from 1 to 65535"))
 }
 
-/// A host, with a port where one is written. `:*` is any port, as is no port at all.
 fn host(value: &str) -> Result<HostMatch, String> {
-    let lower = value.to_ascii_lowercase();
-    let (host, port) = match lower.rsplit_once(':') {
-        // A colon within brackets is one of an IPv6 address.
-        Some((host, port)) if !port.ends_with(']') => match port {
-            "*" => (host, None),
-            number => (host, Some(self::port(number)?)),
-        },
-        _ => (&*lower, None),
-    };
-    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
-        return Err(format!("`{value}`: write an IPv6 address in brackets, as `[::1]:8080`"));
-    }
-    let digits = host.strip_prefix('*').unwrap_or_default();
-    if !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit()) {
-        let problem = format!("`{value}` could end in a host or in a port; write `*:{digits}`");
-        return Err(problem);
-    }
-    let problem = || format!("`{value}` names no host; write `*:8080` for every host");
-    Ok(HostMatch { host: text(host).ok_or_else(problem)?, port })
+    let (host, port) = operations::host_and_port(value).map_err(|(problem, _)| problem)?;
+    let problem = || format!("`{value}` names no host");
+    Ok(HostMatch { host: text(&host).ok_or_else(problem)?, port })
 }
 
 fn path(value: &str) -> Result<PathPattern, String> {

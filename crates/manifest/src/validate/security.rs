@@ -5,7 +5,7 @@
 //! the same rules to all its objects, and gives those that break them their strictest reading.
 
 use super::core::number;
-use super::names;
+use super::{names, operations};
 use crate::finding::{Issues, Path};
 use crate::istio::{
     Action, AuthorizationPolicySpec, Condition, MutualTlsMode, Operation, PeerAuthenticationSpec,
@@ -36,7 +36,7 @@ pub(crate) fn authorization_policy(spec: &AuthorizationPolicySpec, at: &Path, is
     if let Some(selector) = &spec.selector {
         self::selector(selector, &at.field("selector"), issues);
     }
-    targets(spec, at, issues);
+    ways(spec, at, issues);
     let rules = spec.rules.as_deref().unwrap_or_default();
     let at_rules = at.field("rules");
     match spec.action {
@@ -65,7 +65,7 @@ pub(crate) fn authorization_policy(spec: &AuthorizationPolicySpec, at: &Path, is
     }
 }
 
-fn targets(spec: &AuthorizationPolicySpec, at: &Path, issues: &mut Issues) {
+fn ways(spec: &AuthorizationPolicySpec, at: &Path, issues: &mut Issues) {
     let ways = [spec.selector.is_some(), spec.target_ref.is_some(), spec.target_refs.is_some()];
     if ways.iter().filter(|is_set| **is_set).count() > 1 {
         issues.error(
@@ -73,14 +73,6 @@ fn targets(spec: &AuthorizationPolicySpec, at: &Path, issues: &mut Issues) {
             "only one of selector, targetRef and targetRefs may say what the policy holds for",
             "keep one of them",
         );
-    }
-    let listed = spec.target_refs.iter().flatten().enumerate();
-    let listed = listed.map(|(index, target)| (at.field("targetRefs").index(index), target));
-    let single = spec.target_ref.iter().map(|target| (at.field("targetRef"), target));
-    for (at, target) in single.chain(listed) {
-        if target.kind.is_empty() || target.name.is_empty() {
-            issues.error(&at, "a target needs `kind` and `name`", "add what is missing");
-        }
     }
 }
 
@@ -186,16 +178,19 @@ fn operation(operation: &Operation, at: &Path, issues: &mut Issues) {
     if *operation == Operation::default() {
         issues.error(at, "an operation must ask for something", "add a field, or leave `to` away");
     }
-    let texts = [
-        ("hosts", &operation.hosts),
-        ("notHosts", &operation.not_hosts),
-        ("methods", &operation.methods),
-        ("notMethods", &operation.not_methods),
-        ("paths", &operation.paths),
-        ("notPaths", &operation.not_paths),
-    ];
-    for (field, values) in texts {
-        each(values, &at.field(field), issues, |_| None);
+    for (field, values) in [("hosts", &operation.hosts), ("notHosts", &operation.not_hosts)] {
+        each(values, &at.field(field), issues, operations::host);
+    }
+    for (field, values) in [("methods", &operation.methods), ("notMethods", &operation.not_methods)]
+    {
+        let at = at.field(field);
+        each(values, &at, issues, operations::method);
+        doubts(values, &at, issues, operations::doubtful_method);
+    }
+    for (field, values) in [("paths", &operation.paths), ("notPaths", &operation.not_paths)] {
+        let at = at.field(field);
+        each(values, &at, issues, operations::path);
+        doubts(values, &at, issues, operations::doubtful_path);
     }
     for (field, values) in [("ports", &operation.ports), ("notPorts", &operation.not_ports)] {
         each(values, &at.field(field), issues, port);
@@ -239,12 +234,31 @@ fn condition(condition: &Condition, at: &Path, issues: &mut Issues) {
 /// What is wrong with a value, and what to write instead.
 type ValueRule = fn(&str) -> Option<(String, &'static str)>;
 
-fn each(values: &Values, at: &Path, issues: &mut Issues, rule: ValueRule) {
+fn each<R: Into<String>>(
+    values: &Values,
+    at: &Path,
+    issues: &mut Issues,
+    rule: impl Fn(&str) -> Option<(String, R)>,
+) {
     for (index, value) in listed(values, at, issues).iter().enumerate() {
         if value.is_empty() {
             issues.error(&at.index(index), "the value is empty", "write a value or remove it");
         } else if let Some((what, remedy)) = rule(value) {
             issues.error(&at.index(index), what, remedy);
+        }
+    }
+}
+
+/// Warns about values that can match, but not what their author may expect.
+fn doubts(
+    values: &Values,
+    at: &Path,
+    issues: &mut Issues,
+    rule: impl Fn(&str) -> Option<(String, &'static str)>,
+) {
+    for (index, value) in values.iter().flatten().enumerate() {
+        if let Some((what, remedy)) = rule(value) {
+            issues.warn(&at.index(index), what, remedy);
         }
     }
 }

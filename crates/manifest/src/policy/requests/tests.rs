@@ -3,6 +3,8 @@
 use ambit_model::http::policy::Segment;
 use serde_json::{Value, json};
 
+use crate::routes::GROUP as GATEWAY_GROUP;
+
 use super::*;
 
 fn policy(spec: Value) -> AuthorizationPolicy {
@@ -348,7 +350,17 @@ fn a_source_or_operation_that_cannot_be_honoured_is_an_error_that_names_its_fiel
     let from = |source: Value| json!([{"from": [{"source": source}]}]);
     let to = |operation: Value| json!([{"to": [{"operation": operation}]}]);
     let at = |end: &str| format!("spec.rules[0].{end}");
+    let never = "never matches";
     rules_refused(&[
+        (
+            to(json!({"methods": ["GET", "delete"]})),
+            &at(&format!("to[0].operation.methods[1]: `delete` {never}")),
+        ),
+        (
+            to(json!({"notPaths": ["/%61bc"]})),
+            &at(&format!("to[0].operation.notPaths[0]: `/%61bc` {never}")),
+        ),
+        (to(json!({"hosts": ["a b"]})), &at(&format!("to[0].operation.hosts[0]: `a b` {never}"))),
         (from(json!({})), &at("from[0].source: a source must ask for something")),
         (from(json!({"namespaces": ["a*b"]})), &at("from[0].source.namespaces[0]: in `a*b` a")),
         (
