@@ -7,7 +7,7 @@ use ambit_words::labels::USE_WAYPOINT;
 use serde_json::{Value, json};
 
 use crate::Cluster;
-use crate::api::{ClusterError, Form};
+use crate::api::{ClusterError, Form, escape};
 use crate::json::text;
 
 const API: &str = "/apis/gateway.networking.k8s.io/v1";
@@ -45,6 +45,24 @@ impl Cluster {
         let named = |pointer| text(gateway, pointer);
         let path = path(named("/metadata/namespace"), named("/metadata/name"));
         self.delete(&path, named("/metadata/uid")).await
+    }
+
+    /// The objects of a kind, in all namespaces, that have a label of this value; none if the
+    /// cluster does not know the kind.
+    pub async fn labelled(
+        &self,
+        version: &str,
+        plural: &str,
+        label: &str,
+        value: &str,
+    ) -> Result<Vec<Value>, ClusterError> {
+        let root = if version.contains('/') { "apis" } else { "api" };
+        let selector = escape(&format!("{label}={value}"));
+        let path = format!("/{root}/{version}/{plural}?labelSelector={selector}");
+        match self.list(&path, Form::Whole, |_| {}).await {
+            Err(ClusterError::Absent(_)) => Ok(Vec::new()),
+            found => found,
+        }
     }
 
     /// A namespace.
@@ -89,5 +107,18 @@ mod tests {
         let (made, changed) = (format!("POST {list}"), format!("PATCH {list}/way"));
         check(false, &[&made]).await;
         check(true, &[&made, &changed]).await;
+    }
+    #[tokio::test]
+    async fn labelled_objects_are_found_and_an_unknown_kind_has_none() {
+        let cluster = playing(|_, path| match path {
+            "/api/v1/services?labelSelector=istio.io%2Fuse-waypoint%3Dway&limit=500" => {
+                (200, json!({"items": [{"metadata": {"name": "web"}}]}))
+            }
+            _ => (404, json!({"kind": "Status", "code": 404, "message": "not found"})),
+        });
+        let found = cluster.labelled("v1", "services", USE_WAYPOINT, "way").await.unwrap();
+        assert_eq!(found.len(), 1);
+        let absent = cluster.labelled("a.io/v1", "things", USE_WAYPOINT, "way").await.unwrap();
+        assert_eq!(absent.len(), 0);
     }
 }

@@ -178,6 +178,9 @@ pub(crate) struct WaypointDeleteArgs {
     /// All waypoints of the namespace.
     #[arg(long, conflicts_with = "names")]
     pub(crate) all: bool,
+    /// Deletes them also if a namespace, service or pod still names them.
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) target: WaypointTarget,
 }
@@ -209,6 +212,7 @@ mod tests {
         check("delete", false);
         check("delete a b -n shop", true);
         check("delete --all", true);
+        check("delete a --force", true);
         check("delete a --all", false);
         let cli = Cli::try_parse_from(["ambit", "waypoint", "generate"]).expect("right");
         let Command::Waypoint(args) = cli.command else { panic!("another command") };

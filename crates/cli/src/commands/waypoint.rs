@@ -3,13 +3,15 @@
 //!
 //! It only writes and reads Gateways and one label of a namespace; the controllers do the rest.
 
+mod naming;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ambit_machine::Client;
 use ambit_machine::objects::ObjectRef;
-use ambit_manifest::gateway::is_waypoint_class;
+use ambit_manifest::gateway::{CLASSES, is_waypoint_class};
 use ambit_manifest::{Input, Kind, Unenforced};
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, REVISION, USE_WAYPOINT, WAYPOINT_FOR};
 use ambit_words::ports::HBONE;
@@ -83,6 +85,9 @@ pub(super) async fn waypoint(command: WaypointCommand) -> Result<ExitCode> {
             if doomed.is_empty() {
                 eprintln!("No waypoints found in {namespace}.");
             }
+            if !args.force {
+                naming::check(&place, &doomed).await?;
+            }
             for gateway in doomed {
                 place.delete(&gateway).await?;
                 let name = name_of(&gateway);
@@ -95,6 +100,11 @@ pub(super) async fn waypoint(command: WaypointCommand) -> Result<ExitCode> {
 
 /// The Gateway of a waypoint, checked as a manifest is.
 fn gateway(shape: &WaypointShape, namespace: &str) -> Result<Value> {
+    // Nothing else here would find a Gateway of another class again.
+    if !is_waypoint_class(&shape.class, None) {
+        let known = CLASSES.map(|(class, _)| class).join(" or ");
+        bail!("the class `{}` is none of a waypoint; use {known}", shape.class);
+    }
     let mut labels = BTreeMap::new();
     labels.extend(shape.traffic.map(|it| (WAYPOINT_FOR, it.word())));
     labels.extend(shape.revision.as_deref().map(|it| (REVISION, it)));
@@ -334,6 +344,9 @@ mod tests {
         assert_eq!(plain["metadata"].get("labels"), None);
         let wrong = gateway(&shape("--name Way_1"), "shop").unwrap_err().to_string();
         assert!(wrong.contains("metadata.name"), "{wrong}");
+        assert!(gateway(&shape("--class istio-waypoint"), "shop").is_ok());
+        let wrong = gateway(&shape("--class foo"), "shop").unwrap_err().to_string();
+        assert!(wrong.contains("`foo`") && wrong.contains("istio-waypoint"), "{wrong}");
     }
 
     #[test]

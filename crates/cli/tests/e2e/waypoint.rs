@@ -87,7 +87,10 @@ fn scaled(machine: &Machine) {
 
 fn deleted(machine: &Machine) {
     let credentials = machine.layout.node("node-1").join("waypoints");
-    machine.run(&["waypoint", "delete", "way", "-n", "app"]);
+    let refused = machine.ambit(&["waypoint", "delete", "way", "-n", "app"]);
+    assert!(refused.err.contains("Namespace app") && refused.err.contains("--force"));
+    assert_eq!(machine.list("gateways").len(), 1, "it is there");
+    machine.run(&["waypoint", "delete", "way", "-n", "app", "--force"]);
     machine.wait("its pods are gone", SETTLE_TIMEOUT, || {
         machine.pods().iter().all(|pod| pod.owner != "way")
     });

@@ -673,8 +673,7 @@ fn what_is_attached_to_a_service_holds_for_its_endpoints() {
         (http, "Gateway", "shop", "TargetNotFound", "Gateway front: a waypoint enforces it"),
         (istio, "ServiceEntry", "shop", "TargetNotFound", "ServiceEntry front: a waypoint"),
     ] {
-        let target =
-            json!({"group": group, "kind": kind, "name": "front", "namespace": namespace});
+        let target = json!({"group": group, "kind": kind, "name": "front", "namespace": namespace});
         builder.apply([attached("DENY", front())]);
         holds(&builder, [false, true]);
         builder.apply([attached("DENY", target)]);

@@ -78,23 +78,25 @@ impl All<'_> {
             (Some(_), false) => format!("; it holds for {}", listed(&held)),
             _ => String::new(),
         };
-        warnings.push(object.finding(
-            "spec",
-            format!(
-                "will be Accepted=False ({}): \
+        warnings.push(
+            object.finding(
+                "spec",
+                format!(
+                    "will be Accepted=False ({}): \
                  {}{whom}",
-                converted.condition.reason, converted.condition.message
-            ),
-            match attached {
-                Err(_) => "correct the target".to_owned(),
-                Ok(targets) if converted.policy.is_none() && !targets.is_empty() => {
-                    format!("let its targets name a waypoint, by the label {USE_WAYPOINT}")
-                }
-                Ok(_) => "write it with source and destination.port only, or attach it to a \
+                    converted.condition.reason, converted.condition.message
+                ),
+                match attached {
+                    Err(_) => "correct the target".to_owned(),
+                    Ok(targets) if converted.policy.is_none() && !targets.is_empty() => {
+                        format!("let its targets name a waypoint, by the label {USE_WAYPOINT}")
+                    }
+                    Ok(_) => "write it with source and destination.port only, or attach it to a \
                           waypoint"
-                    .to_owned(),
-            },
-        ));
+                        .to_owned(),
+                },
+            ),
+        );
     }
 
     /// Warns about a RequestAuthentication that nobody asks for tokens.
