@@ -20,12 +20,14 @@
 //! | [`overload`] | what a pod refuses when it has too much to do |
 //! | [`probe`] | health checks of endpoints |
 //! | `again`, `replay`, `loads` | further attempts, and the state that endpoints have here |
+//! | `copies` | bodies on their way to mirrors |
 
 mod again;
 mod answer;
 mod authenticate;
 mod bounded;
 mod buffered;
+mod copies;
 mod cors;
 mod detect;
 mod exchange;

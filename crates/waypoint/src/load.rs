@@ -45,14 +45,12 @@ impl Collector for Load {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             metric.encode_gauge(&value)?;
         }
-        let (name, help) = ("ambit_http_shed", "Requests refused because of overload, by reason");
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (why, number) in self.pressure.shed() {
-            let labels = [("reason", why.as_str())];
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, u64, u64>(&(number as u64), None)?;
-        }
+        let help = "Requests refused because of overload, by reason";
+        let shed = self.pressure.shed().map(|(why, number)| (why.as_str(), number));
+        by_reason(&mut encoder, "ambit_http_shed", help, shed)?;
+        let help = "Copies of requests that were left out or are not whole, by reason";
+        let cut = self.pressure.copies().cut().map(|(why, number)| (why.as_str(), number));
+        by_reason(&mut encoder, "ambit_http_mirrors_cut", help, cut)?;
         let tallies = self.wellness.tallies();
         for (name, help, number) in [
             ("ambit_health_check_endpoints", "Endpoints that are checked", |it: &Tally| it.all),
@@ -73,4 +71,19 @@ impl Collector for Load {
         }
         Ok(())
     }
+}
+
+fn by_reason(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    numbers: impl Iterator<Item = (&'static str, usize)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (reason, number) in numbers {
+        family
+            .encode_family(&[("reason", reason)])?
+            .encode_counter::<NoLabelSet, u64, u64>(&(number as u64), None)?;
+    }
+    Ok(())
 }

@@ -6,8 +6,11 @@
 //! not help, new connections are refused too. What operators and the control plane need runs on
 //! threads of its own. A state machine: the caller looks, and passes the time in.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+pub use crate::engine::copies::{Copies, Cut};
 
 /// How often a thread looks ...
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -40,6 +43,8 @@ pub struct Bounds {
 const REQUEST_BYTES: usize = 64 * 1024;
 /// The part of a pod's memory that may be in buffers.
 const HELD_PART: usize = 4;
+/// The part of it that copies of requests may hold besides: they have nothing refused.
+const COPIES_PART: usize = 4;
 /// Descriptors of a request: a connection of its own to an endpoint, and maybe its client's.
 const REQUEST_DESCRIPTORS: usize = 2;
 
@@ -63,6 +68,7 @@ pub struct Pressure {
     held_bytes: AtomicUsize,
     /// Requests that were refused, by [`Shed`].
     shed: [AtomicUsize; Shed::ALL.len()],
+    copies: Arc<Copies>,
 }
 
 /// Why a request is refused.
@@ -102,7 +108,8 @@ impl Drop for Counted<'_> {
 impl Pressure {
     /// Nothing is under way.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, ..Self::default() }
+        let copies = Arc::new(Copies::new(bounds.held_bytes.map(|most| most / COPIES_PART)));
+        Self { bounds, copies, ..Self::default() }
     }
 
     /// Requests under way.
@@ -110,9 +117,14 @@ impl Pressure {
         self.requests.load(Relaxed)
     }
 
-    /// Bytes in buffers, as the threads last said.
+    /// Bytes in buffers, as the threads last said, and those that wait for mirrors.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes.load(Relaxed)
+        self.held_bytes.load(Relaxed) + self.copies.bytes()
+    }
+
+    /// Copies of requests, for mirrors.
+    pub fn copies(&self) -> &Arc<Copies> {
+        &self.copies
     }
 
     /// Requests that were refused.

@@ -1,29 +1,24 @@
 //! A request's body that may be needed again: for another attempt, and for mirrors.
 //!
-//! What was read is kept within a bound. Beyond it nothing is kept and no other attempt is made;
-//! a mirror that does not keep up gets a broken request, and nobody waits for it.
+//! What was read is kept within a bound. Beyond it nothing is kept and no other attempt is made.
+//! Mirrors are handed each piece as it comes ([`copies`]), and nobody waits for them.
 //!
 //! What is read ahead takes room of what a thread has for bodies, byte by byte as it comes, and
 //! gives it back when nobody will read it again.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use tokio::sync::mpsc;
 
 use crate::engine::buffered::Buffered;
+use crate::engine::copies::{self, Copies, Copy, Original};
 use crate::engine::held::{Held, HeldBytes};
 use crate::engine::piece::{BodyBounds, Broken, Piece, SHARED_BYTES_MIN, Source};
 
-/// What a mirror may be behind.
-const MIRROR_PIECES: usize = 16;
-
 /// What a piece costs besides its bytes: a body of many small ones is no way to fill the memory.
 const PIECE_BYTES: usize = 64;
-
-/// What a mirror is sent: a piece, or the end.
-pub(crate) type Copied = Option<Piece>;
 
 /// A body that can be read again.
 pub(crate) struct Replay<B> {
@@ -34,7 +29,7 @@ pub(crate) struct Replay<B> {
     has_ended: bool,
     /// Bytes that are read ahead and not among the pieces yet.
     ahead: BytesMut,
-    mirrors: Vec<mpsc::Sender<Copied>>,
+    mirrors: Vec<Original>,
 }
 
 /// What was read of a body, for whoever reads it again.
@@ -187,14 +182,14 @@ impl<B: Source> Replay<B> {
     }
 
     /// One more reader of the same bytes, from the beginning.
-    pub(crate) fn copy(&mut self) -> mpsc::Receiver<Copied> {
-        let pieces = self.kept.pieces.borrow();
-        let (sender, receiver) = mpsc::channel(MIRROR_PIECES + pieces.len());
-        for piece in pieces.iter() {
-            sender.try_send(Some(piece.clone())).expect("there is room for what was read ahead");
+    pub(crate) fn copy(&mut self, copies: &Arc<Copies>) -> Copy {
+        let (original, copy) = copies::copy(copies, self.kept.pieces.borrow().iter());
+        if self.has_ended {
+            original.finish();
+        } else {
+            self.mirrors.push(original);
         }
-        self.mirrors.push(sender);
-        receiver
+        copy
     }
 
     fn keep(&mut self, piece: &Piece) {
@@ -217,8 +212,14 @@ impl<B: Source> Replay<B> {
         self.kept.buffered.borrow_mut().set(self.kept.bytes.get());
     }
 
-    fn tell(&mut self, piece: &Copied) {
-        self.mirrors.retain(|mirror| mirror.try_send(piece.clone()).is_ok());
+    /// Hands on to mirrors what has come.
+    fn tell(&mut self, piece: Option<&Piece>) {
+        if let Some(piece) = piece {
+            self.mirrors.retain(|mirror| mirror.put(piece));
+        }
+        if self.has_ended {
+            self.mirrors.drain(..).for_each(|mirror| mirror.finish());
+        }
     }
 }
 
@@ -229,8 +230,7 @@ impl<B: Source> Source for Replay<B> {
             return Ok(Some(piece));
         }
         if self.has_ended {
-            self.tell(&None);
-            self.mirrors.clear();
+            self.tell(None);
             return Ok(None);
         }
         let piece = self.inner.piece().await?;
@@ -241,7 +241,7 @@ impl<B: Source> Source for Replay<B> {
         if matches!(piece, Some(Piece::Trailers(_))) {
             self.has_ended = true;
         }
-        self.tell(&piece);
+        self.tell(piece.as_ref());
         Ok(piece)
     }
 
@@ -257,15 +257,6 @@ impl<B: Source> Source for Replay<B> {
 
     async fn gone(&mut self) -> Broken {
         self.inner.gone().await
-    }
-}
-
-/// What a mirror reads.
-pub(crate) struct Copy(pub(crate) mpsc::Receiver<Copied>);
-
-impl Source for Copy {
-    async fn piece(&mut self) -> Result<Option<Piece>, Broken> {
-        self.0.recv().await.ok_or(Broken::Closed)
     }
 }
 

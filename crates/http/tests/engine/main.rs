@@ -10,6 +10,7 @@ mod http1;
 mod http2;
 mod leaving;
 mod limits;
+mod mirrors;
 mod opening;
 mod paths;
 mod pools;

@@ -36,6 +36,13 @@ pub(super) struct Failed {
     pub(super) answer: Answer,
 }
 
+impl Failed {
+    /// Whether it failed because of a limit of the service.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.why, Why::Full)
+    }
+}
+
 /// What became of an attempt.
 enum Attempted {
     Done,
@@ -219,11 +226,11 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let carried = self.carry(plan, endpoint, sending, reading, until).await;
         let is_stale = connection.is_used && !connection.has_answered();
         match &carried {
-            Carried::Done { is_uploaded: true } if connection.is_reusable() => {
+            Carried::Done { is_uploaded: true } => {
                 pool.keep(&key, connection, &plan.traffic.limits);
                 room::freed(engine, plan.bounded());
             }
-            // Its answer was not read to the end; it is closed here.
+            // Its answer was not read to the end, or it was upgraded; it is closed here.
             _ => drop(connection),
         }
         self.judge_carried(carried, if is_stale { Why::Stale } else { Why::Reset })
@@ -510,7 +517,8 @@ async fn connect<P: Position>(
 }
 
 pub(super) fn key<W>(endpoint: &Endpoint<W>) -> Key {
-    Key { uid: endpoint.uid.clone(), address: endpoint.address, kind: endpoint.kind }
+    let Endpoint { uid, address, kind, .. } = endpoint;
+    Key { uid: uid.clone(), address: *address, kind: *kind, is_for_copies: false }
 }
 
 fn failed(why: Why, flags: Flags, reason: &'static str, broken: &Broken) -> Attempted {

@@ -163,10 +163,8 @@ async fn over_http1<P: Position>(
     let (outbox, reading) = connection.sides();
     let (mut sending, mut reading) = (Sending::Http1(outbox), Reading::Http1(reading));
     let called = whole(&mut sending, &mut reading, call.body.clone()).await?;
-    if connection.is_reusable() {
-        engine.pool.keep(&key, connection, bounded.limits);
-        room::freed(engine, bounded);
-    }
+    engine.pool.keep(&key, connection, bounded.limits);
+    room::freed(engine, bounded);
     Ok(called)
 }
 

@@ -1,23 +1,28 @@
 //! Copies of a request, for destinations whose answers nobody waits for.
+//!
+//! They have connections of their own, which are kept as those of requests are.
 
 use std::rc::Rc;
 use std::time::Duration;
 
+use ambit_model::Text;
 use ambit_model::http::rule::{Destination, Rule};
-use bytes::Bytes;
+use ambit_model::http::traffic::TrafficPolicy;
 use tokio::time::timeout;
 
 use super::Exchange;
+use super::attempt::{self, key, opened, shared};
+use super::room::{self, Bounded, bounded_as};
 use super::watch::{Sent, denied_there};
 use crate::engine::Engine;
-use crate::engine::halves::BoxStream;
-use crate::engine::piece::{Broken, Source, Stopped, Tally, pump};
-use crate::engine::position::{Arrival, EndpointAsk, Goal, Position, Version};
-use crate::engine::replay::Copy;
+use crate::engine::copies::{Copy, Cut};
+use crate::engine::piece::{Broken, Piece, Source, Stopped, Tally, pump};
+use crate::engine::position::{
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules as _, Version,
+};
 use crate::engine::respond::Respond;
-use crate::engine::upstream::h1::Connection;
 use crate::engine::upstream::heard::Heard;
-use crate::engine::upstream::pool::builder;
+use crate::engine::upstream::pool::Key;
 use crate::engine::upstream::{Reading, Sending, h2};
 use crate::h1::framing::{RequestBody, RequestFraming};
 use crate::head::RequestHead;
@@ -26,6 +31,8 @@ use crate::head::RequestHead;
 const MAX_MIRRORED: usize = 256;
 /// How long a copy may take.
 const LONGEST: Duration = Duration::from_secs(60);
+/// How much of an answer is read; the connection of a longer one is closed.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     /// Sends the copies that the route asks for.
@@ -35,41 +42,79 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         for mirror in &rule.mirrors {
             let engine = self.engine;
             let is_drawn = mirror.fraction.draw(|bound| engine.position.random_below(bound));
-            let goal = Goal::Backend(&mirror.destination);
             // A copy of an upgrade would be half of a conversation.
             if !is_drawn || self.framing.upgrade.is_some() {
                 continue;
             }
-            let token = self.token.as_ref();
-            let sent = Sent { head, to: &goal, by: Some(rule) };
-            let denial = denied_there(&self.rules, self.arrival, sent, token, |_| false);
-            if let Some(reason) = denial {
-                tracing::debug!(reason, "a copy of a request is left out");
-                continue;
-            }
-            if Rc::strong_count(&engine.mirroring) > MAX_MIRRORED {
-                tracing::debug!("a copy of a request is left out: too many are under way");
-                continue;
-            }
-            let copy = One {
-                engine: engine.clone(),
-                arrival: self.arrival.clone(),
-                destination: mirror.destination.clone(),
-                version: self.version(&goal),
-                head: head.clone(),
-                framing: self.framing.clone(),
-                body: Copy(self.body.copy()),
+            let copy = match self.copied(&mirror.destination, rule, head) {
+                Ok(copy) => copy,
+                Err(failed) => {
+                    failed.note(engine);
+                    continue;
+                }
             };
             let held = engine.mirroring.clone();
             engine.guard.spawn_local(async move {
                 let _held_to_the_end = held;
-                match timeout(LONGEST, copy.send()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(reason)) => tracing::debug!(reason, "a copy of a request failed"),
-                    Err(_) => tracing::debug!("a copy of a request took too long"),
+                let engine = copy.engine.clone();
+                let late = Failed { why: Cut::Timeout, text: "it took too long".to_owned() };
+                let sent = timeout(LONGEST, copy.send()).await.unwrap_or(Err(late));
+                if let Err(failed) = sent {
+                    failed.note(&engine);
                 }
             });
         }
+    }
+
+    /// One copy, which takes the body from here on.
+    fn copied(
+        &mut self,
+        destination: &Destination,
+        rule: &Rule,
+        head: &RequestHead,
+    ) -> Result<One<P>, Failed> {
+        let engine = self.engine;
+        let (goal, token) = (Goal::Backend(destination), self.token.as_ref());
+        let sent = Sent { head, to: &goal, by: Some(rule) };
+        if let Some(text) = denied_there(&self.rules, self.arrival, sent, token, |_| false) {
+            return Err(Failed { why: Cut::Denied, text });
+        }
+        if Rc::strong_count(&engine.mirroring) > MAX_MIRRORED {
+            let text = "too many are under way".to_owned();
+            return Err(Failed { why: Cut::Crowded, text });
+        }
+        Ok(One {
+            engine: engine.clone(),
+            arrival: self.arrival.clone(),
+            destination: destination.clone(),
+            // Limits hold for them too, and are counted apart.
+            service: format!("copies for {}", bounded_as(destination)).into(),
+            traffic: self.rules.traffic(&goal).clone(),
+            version: self.version(&goal),
+            head: head.clone(),
+            framing: self.framing.clone(),
+            body: self.body.copy(engine.settings.pressure.copies()),
+        })
+    }
+}
+
+/// Why a copy was not sent, or not as a whole.
+struct Failed {
+    why: Cut,
+    text: String,
+}
+
+impl Failed {
+    fn note<P: Position>(&self, engine: &Engine<P>) {
+        engine.settings.pressure.copies().count(self.why);
+        let (why, reason) = (self.why.as_str(), &self.text);
+        tracing::debug!(why, reason, "a copy of a request is cut");
+    }
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Self {
+        Self { why: Cut::Broken, text: ambit_words::error_chain(&broken) }
     }
 }
 
@@ -78,6 +123,8 @@ struct One<P: Position> {
     engine: Rc<Engine<P>>,
     arrival: Rc<Arrival>,
     destination: Destination,
+    service: Text,
+    traffic: TrafficPolicy,
     version: Version,
     head: RequestHead,
     framing: RequestFraming,
@@ -85,52 +132,90 @@ struct One<P: Position> {
 }
 
 impl<P: Position> One<P> {
-    async fn send(self) -> Result<(), String> {
-        let ask = EndpointAsk {
-            arrival: &self.arrival,
-            goal: Goal::Backend(&self.destination),
-            hash: None,
-            pinned: None,
-            tried: &[],
-            is_ejected: &|_| false,
-        };
-        let position = &self.engine.position;
-        let endpoint = position.choose(&ask).map_err(|none| none.text)?;
-        let stream = position.connect(&self.arrival, &endpoint).await.map_err(|none| none.text)?;
-        let sent = match self.version {
-            Version::Http1 => self.over_http1(stream).await,
-            Version::Http2 => self.over_http2(stream).await,
-        };
-        sent.map_err(|broken| ambit_words::error_chain(&broken))
+    /// Sends it. What is under way when the body is cut is dropped, so that its server sees a
+    /// message that breaks off.
+    async fn send(mut self) -> Result<(), Failed> {
+        let cut = self.body.cut();
+        tokio::select! {
+            biased;
+            why = cut => Err(Failed { why, text: "its body was cut".to_owned() }),
+            sent = self.carry() => sent,
+        }
     }
 
-    async fn over_http1(mut self, stream: BoxStream) -> Result<(), Broken> {
-        let mut connection = Connection::new(stream, self.engine.settings.limits, None);
+    async fn carry(&mut self) -> Result<(), Failed> {
+        let engine = self.engine.clone();
+        let Some(_under_way) = engine.loads.begin(&self.service, &self.traffic) else {
+            let text = format!("{} are as many as there may be", self.service);
+            return Err(Failed { why: Cut::Limits, text });
+        };
+        let unreachable = |text| Failed { why: Cut::Unreachable, text };
+        let endpoint = {
+            let ask = EndpointAsk {
+                arrival: &self.arrival,
+                goal: Goal::Backend(&self.destination),
+                hash: None,
+                pinned: None,
+                tried: &[],
+                is_ejected: &|_| false,
+            };
+            engine.position.choose(&ask).map_err(|none| unreachable(none.text))?
+        };
+        let key = Key { is_for_copies: true, ..key(&endpoint) };
+        match self.version {
+            Version::Http1 => self.over_http1(&endpoint, &key).await,
+            Version::Http2 => self.over_http2(&endpoint, &key).await,
+        }
+    }
+
+    async fn over_http1(&mut self, endpoint: &Endpoint<P::Way>, key: &Key) -> Result<(), Failed> {
+        let (engine, limits) = (&self.engine, &self.traffic.limits);
+        let bounded = Bounded { service: &self.service, limits };
+        let mut connection = match engine.pool.idle(key) {
+            Some(connection) => connection,
+            None => opened(engine, &self.arrival, bounded, endpoint, key, None)
+                .await
+                .map_err(|failed| unopened(*failed))?,
+        };
         connection.send(&self.head, &self.framing);
         let (outbox, reading) = connection.sides();
-        exchange(&mut self.body, Sending::Http1(outbox), Reading::Http1(reading)).await
+        let (sending, reading) = (Sending::Http1(outbox), Reading::Http1(reading));
+        exchange(&mut self.body, sending, reading).await?;
+        engine.pool.keep(key, connection, limits);
+        room::freed(engine, bounded);
+        Ok(())
     }
 
-    async fn over_http2(mut self, stream: BoxStream) -> Result<(), Broken> {
-        let limits = self.engine.settings.limits.fields;
-        let opening = builder(limits.bytes).handshake::<_, Bytes>(stream);
-        let (sender, connection) = opening.await?;
-        let exchanging = async {
-            let mut sender = sender.ready().await?;
-            let scheme = self.arrival.scheme.as_str();
+    async fn over_http2(&mut self, endpoint: &Endpoint<P::Way>, key: &Key) -> Result<(), Failed> {
+        let (engine, limits) = (&self.engine, &self.traffic.limits);
+        let bounded = Bounded { service: &self.service, limits };
+        let shared = shared(engine, &self.arrival, bounded, endpoint, key, None)
+            .await
+            .map_err(|failed| unopened(*failed))?;
+        let exchanged = async {
+            let mut sender = shared.sender.clone().ready().await?;
+            let (scheme, limits) = (self.arrival.scheme.as_str(), engine.settings.limits.fields);
             let has_body = self.framing.body != RequestBody::Absent;
             let (mut up, mut down) = h2::open(&mut sender, &self.head, scheme, has_body, limits)?;
             exchange(&mut self.body, Sending::Http2(&mut up), Reading::Http2(&mut down)).await
         };
-        tokio::select! {
-            biased;
-            exchanged = exchanging => exchanged,
-            ended = connection => Err(ended.err().map_or(Broken::Closed, Broken::from)),
+        let exchanged = exchanged.await;
+        if exchanged.is_err() {
+            engine.pool.retire(key, &shared);
         }
+        drop(shared);
+        room::freed(engine, bounded);
+        Ok(exchanged?)
     }
 }
 
-/// Sends a copy's body, and reads the answer to its end.
+fn unopened(failed: attempt::Failed) -> Failed {
+    let why = if failed.is_full() { Cut::Limits } else { Cut::Unreachable };
+    Failed { why, text: failed.answer.details }
+}
+
+/// Sends a copy's body, and reads the answer to its end, which the server may send before it has
+/// read all.
 async fn exchange(
     body: &mut Copy,
     mut sending: Sending<'_>,
@@ -140,7 +225,15 @@ async fn exchange(
     let up = pump(body, &mut sending, &moved);
     let down = async {
         while let Heard::Informational(_) = reading.head().await.map_err(Stopped::Source)? {}
-        while reading.piece().await.map_err(Stopped::Source)?.is_some() {}
+        let mut bytes = 0;
+        while let Some(piece) = reading.piece().await.map_err(Stopped::Source)? {
+            if let Piece::Data(data) = piece {
+                bytes += data.len();
+            }
+            if bytes > MAX_ANSWER_BYTES {
+                return Ok(());
+            }
+        }
         Ok(())
     };
     match tokio::try_join!(up, down) {

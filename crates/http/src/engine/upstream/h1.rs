@@ -1,6 +1,9 @@
 //! One connection of HTTP/1.1 to an endpoint: one request after the other.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
+use tokio::time::timeout;
 
 use crate::engine::halves::{BoxStream, halves};
 use crate::engine::inbox::{Body, Inbox};
@@ -13,6 +16,9 @@ use crate::h1::parse::{Limits, Progress};
 use crate::h1::write;
 use crate::head::RequestHead;
 
+/// How long a server that is told that nothing follows may take to close its side.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A connection.
 pub(crate) struct Connection {
     inbox: Inbox,
@@ -23,7 +29,7 @@ pub(crate) struct Connection {
     pub(crate) is_used: bool,
     /// Requests that it has carried.
     pub(crate) carried: u32,
-    /// Its place among the service's connections; a copy's has none.
+    /// Its place among the service's connections; that of a probe has none.
     pub(crate) place: Option<UnderWay>,
 }
 
@@ -91,10 +97,26 @@ impl Connection {
         self.answer.has_begun || self.inbox.has_begun()
     }
 
-    /// Whether the whole answer was read, and the server takes another request.
-    pub(crate) fn is_reusable(&self) -> bool {
-        let Answer { has_head, is_persistent, body, .. } = &self.answer;
-        *has_head && *is_persistent && body.has_ended() && !self.outbox.is_pending()
+    /// Whether the whole answer was read, and nothing is to be sent.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answer.has_head && self.answer.body.has_ended() && !self.outbox.is_pending()
+    }
+
+    /// Whether the server takes another request, as far as it has said.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.answer.is_persistent
+    }
+
+    /// Closes it in good order: the server is told that nothing follows, and closes its side. What
+    /// is dropped instead looks to who carries it as if it broke.
+    pub(crate) async fn leave(mut self) {
+        self.outbox.end();
+        let leaving = async {
+            self.outbox.flush().await?;
+            self.inbox.ended().await.map_err(Broken::Io)
+        };
+        // It is closed either way.
+        drop(timeout(LEAVE_TIMEOUT, leaving).await);
     }
 }
 

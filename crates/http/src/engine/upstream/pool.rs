@@ -46,6 +46,8 @@ pub(crate) struct Key {
     pub(crate) address: SocketAddr,
     /// Whatever else must be the same, as the position says it.
     pub(crate) kind: u64,
+    /// It carries copies of requests: they never take a connection that a request could have.
+    pub(crate) is_for_copies: bool,
 }
 
 struct Idle {
@@ -128,29 +130,48 @@ impl Pool {
         self.is_closed.set(true);
         // What is dropped may come back to the pool, which must not be borrowed then.
         let kept = std::mem::take(&mut *self.state.borrow_mut());
-        drop(kept);
+        let State { idle, shared, .. } = kept;
+        idle.into_values().flatten().for_each(|it| self.leave(it.connection));
+        drop(shared);
+    }
+
+    /// Closes a connection that nobody uses any more, in good order. Its place is free now.
+    fn leave(&self, mut connection: h1::Connection) {
+        drop(connection.place.take());
+        self.guard.spawn_local(connection.leave());
     }
 
     /// An idle connection of HTTP/1.1 that its server has not closed.
     pub(crate) fn idle(&self, key: &Key) -> Option<h1::Connection> {
-        let mut state = self.state.borrow_mut();
-        let idle = state.idle.get_mut(key)?;
-        let now = Instant::now();
-        idle.retain(|it| now < it.until);
-        while let Some(Idle { mut connection, .. }) = idle.pop_back() {
-            if connection.is_quiet() {
-                return Some(connection);
+        let (mut found, mut over) = (None, Vec::new());
+        {
+            let mut state = self.state.borrow_mut();
+            let idle = state.idle.get_mut(key)?;
+            take_over(idle, Instant::now(), &mut over);
+            while let Some(Idle { mut connection, .. }) = idle.pop_back() {
+                if connection.is_quiet() {
+                    found = Some(connection);
+                    break;
+                }
+                over.push(connection);
+            }
+            if found.is_none() {
+                state.idle.remove(key);
             }
         }
-        state.idle.remove(key);
-        None
+        over.into_iter().for_each(|it| self.leave(it));
+        found
     }
 
-    /// Keeps a connection for the next request, unless it has carried as many as it may.
+    /// Keeps a connection for the next request, unless it takes no more, or has carried as many as
+    /// it may. Its last request was sent; if the answer was not read to its end, it is closed.
     pub(crate) fn keep(&self, key: &Key, mut connection: h1::Connection, limits: &Limits) {
-        let is_worn = limits.requests_per_connection.is_some_and(|most| connection.carried >= most);
-        if is_worn || self.is_closed.get() {
+        if !connection.is_answered() {
             return;
+        }
+        let is_worn = limits.requests_per_connection.is_some_and(|most| connection.carried >= most);
+        if is_worn || !connection.is_persistent() || self.is_closed.get() {
+            return self.leave(connection);
         }
         connection.is_used = true;
         let mut state = self.state.borrow_mut();
@@ -158,11 +179,13 @@ impl Pool {
             state.idle.insert(key.clone(), VecDeque::new());
         }
         let idle = state.idle.get_mut(key).expect("it was put there");
-        if idle.len() >= MAX_IDLE {
-            idle.pop_front();
-        }
+        let oldest = if idle.len() >= MAX_IDLE { idle.pop_front() } else { None };
         let until = Instant::now() + limits.idle_timeout.unwrap_or(self.idle_timeout);
         idle.push_back(Idle { connection, until });
+        drop(state);
+        if let Some(oldest) = oldest {
+            self.leave(oldest.connection);
+        }
     }
 
     /// Closes an idle connection to another endpoint of a service, so that one more may be opened.
@@ -185,16 +208,19 @@ impl Pool {
         // What is dropped here frees its place, now or when its task has ended.
         drop(state);
         let is_closed = closed.is_some() || shared.is_some();
-        drop((closed, shared));
+        if let Some(idle) = closed {
+            self.leave(idle.connection);
+        }
+        drop(shared);
         is_closed
     }
 
     /// Closes what has been idle for too long.
     pub(crate) fn sweep(&self) {
-        let now = Instant::now();
+        let (now, mut over) = (Instant::now(), Vec::new());
         let mut state = self.state.borrow_mut();
         state.idle.retain(|_, idle| {
-            idle.retain(|it| now < it.until);
+            take_over(idle, now, &mut over);
             !idle.is_empty()
         });
         state.shared.retain(|_, list| {
@@ -203,6 +229,8 @@ impl Pool {
             !list.is_empty()
         });
         state.opening.retain(|_, lock| Rc::strong_count(lock) > 1);
+        drop(state);
+        over.into_iter().for_each(|it| self.leave(it));
     }
 
     /// A connection of HTTP/2 with room for one more stream.
@@ -285,6 +313,20 @@ impl Pool {
             if list.is_empty() {
                 state.shared.remove(key);
             }
+        }
+    }
+}
+
+/// Moves what has been idle for too long.
+fn take_over(idle: &mut VecDeque<Idle>, now: Instant, into: &mut Vec<h1::Connection>) {
+    if idle.iter().all(|it| now < it.until) {
+        return;
+    }
+    for it in std::mem::take(idle) {
+        if now < it.until {
+            idle.push_back(it);
+        } else {
+            into.push(it.connection);
         }
     }
 }
