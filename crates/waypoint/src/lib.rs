@@ -14,6 +14,7 @@
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
 //! | `passage`, `refused` | connections that are no HTTP, and why they come to nothing |
 //! | `watched` | an endpoint's connection, cut when its certificate is revoked |
+//! | `possible` | why requests to a service cannot be sent at all |
 //! | `alternatives` | how many endpoints a request could go to |
 //! | `newcomers` | since when endpoints are there, for those that warm up |
 //! | `originate` | TLS with endpoints that a DestinationRule asks for |
@@ -44,6 +45,7 @@ mod operator;
 mod originate;
 mod passage;
 mod position;
+mod possible;
 mod refused;
 mod reports;
 mod shared;

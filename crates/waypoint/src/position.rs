@@ -59,6 +59,7 @@ use crate::alternatives::alternatives;
 use crate::hello::{HELLO_TIMEOUT, ServerName};
 use crate::newcomers::Newcomers;
 use crate::originate::{Originators, Spoken};
+use crate::possible::refuse;
 use crate::refused::Refused;
 use crate::reports::Reports;
 use crate::shared::Shared;
@@ -778,30 +779,6 @@ pub(crate) fn spoken(
     let origination = traffic.origination.as_ref()?;
     let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
     Some(Spoken::new(origination, &service.key.hostname, protocol.unwrap_or_default()))
-}
-
-/// Refuses where requests would have to be sent in a way that is not possible.
-fn refuse(
-    view: &View,
-    name: &ServiceName,
-    subset: Option<&str>,
-    traffic: &TrafficPolicy,
-) -> Result<(), Unreachable> {
-    if let Some(why) = &traffic.refusal {
-        return Err(Unreachable { reason: "traffic_policy", text: why.to_string() });
-    }
-    let http = view.http_service(name);
-    let is_missing = |it: &&str| http.is_some_and(|http| !http.subsets.contains_key(*it));
-    if let Some(subset) = subset.filter(is_missing) {
-        let text = format!("no DestinationRule of {name} has the subset {subset}");
-        return Err(Unreachable { reason: "no_subset", text });
-    }
-    let check = http.and_then(|http| http.health_check.as_ref());
-    if let Some(problem) = check.and_then(|check| check.problem.as_ref()) {
-        let text = format!("the health checks of {name}: {problem}");
-        return Err(Unreachable { reason: "health_check", text });
-    }
-    Ok(())
 }
 
 fn refused(refusal: Refusal) -> Unreachable {

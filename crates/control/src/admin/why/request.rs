@@ -15,6 +15,7 @@ use ambit_model::http::head::{Claims, Client, NamedValues, RequestHead};
 use ambit_model::http::policy::{self, RequestPolicy};
 use ambit_model::http::rule::{self, Abort, Action, Rule};
 use ambit_model::http::service::ServiceHttp;
+use ambit_model::http::table::Found;
 use ambit_wire::admin;
 use ambit_words::durations::write_duration;
 use ambit_words::names::MESH_CONFIG_MAP;
