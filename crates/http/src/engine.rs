@@ -17,6 +17,7 @@
 //! | `messages` | messages of gRPC, counted |
 //! | `heads`, `filters`, `cors`, `answer` | heads: changed, read for decisions, made here |
 //! | `held` | room for bodies that are kept whole |
+//! | `unread` | bodies by HTTP/2 that have come and are not read |
 //! | [`overload`] | what a pod refuses when it has too much to do |
 //! | [`probe`] | health checks of endpoints |
 //! | `again`, `replay`, `loads` | further attempts, and the state that endpoints have here |
@@ -53,6 +54,7 @@ mod replay;
 mod respond;
 mod server;
 mod state;
+mod unread;
 mod upstream;
 
 pub use exchange::{Opened, hash_of, open};

@@ -207,6 +207,11 @@ impl Overload {
         }
     }
 
+    /// Whether the buffers hold as much as they may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// Whether nothing is refused.
     pub(crate) fn is_calm(&self) -> bool {
         !self.is_full && !self.is_closed && self.percent == 0

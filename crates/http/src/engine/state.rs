@@ -15,6 +15,7 @@ use crate::engine::overload::{
     Counted, IDLE_LOOK_INTERVAL, LOOK_INTERVAL, Overload, Pressure, Shed,
 };
 use crate::engine::position::Position;
+use crate::engine::unread::Unread;
 use crate::engine::upstream::pool::Pool;
 use crate::h1::parse::Limits;
 use crate::path::Normalisation;
@@ -97,6 +98,8 @@ pub struct Engine<P: Position> {
     pub(super) charging: Rc<()>,
     /// Each copy of a request that is under way holds it too.
     pub(super) mirroring: Rc<()>,
+    /// Bodies by HTTP/2 that were not read.
+    pub(super) unread: Unread,
     overload: RefCell<Overload>,
 }
 
@@ -121,6 +124,7 @@ impl<P: Position> Engine<P> {
             trials: Rc::default(),
             charging: Rc::default(),
             mirroring: Rc::default(),
+            unread: Unread::default(),
             overload: RefCell::default(),
         })
     }
@@ -152,14 +156,15 @@ impl<P: Position> Engine<P> {
     pub async fn keep_watch(&self) {
         loop {
             let pressure = &self.settings.pressure;
-            let is_idle = pressure.requests() == 0 && buffered_bytes() == 0;
+            let is_idle = pressure.requests() == 0 && self.held_bytes() == 0;
             let is_idle = is_idle && self.overload.borrow().is_calm();
             let pause = if is_idle { IDLE_LOOK_INTERVAL } else { LOOK_INTERVAL };
             let due = tokio::time::Instant::now() + pause;
             tokio::time::sleep_until(due).await;
             let lag = due.elapsed();
             let now = std::time::Instant::now();
-            let changed = self.overload.borrow_mut().look(pressure, buffered_bytes(), lag, now);
+            let changed = self.overload.borrow_mut().look(pressure, self.held_bytes(), lag, now);
+            self.unread.look(self.overload.borrow().is_full(), tokio::time::Instant::now());
             let (held, requests) = (pressure.held_bytes(), pressure.requests());
             match changed {
                 Some(true) => tracing::info!("connections are taken again"),
@@ -172,6 +177,11 @@ impl<P: Position> Engine<P> {
                 None => {}
             }
         }
+    }
+
+    /// What waits in the buffers of this thread.
+    fn held_bytes(&self) -> usize {
+        buffered_bytes() + self.unread.bytes()
     }
 
     /// Whether new connections are refused: there is too much to do even without their requests.

@@ -20,4 +20,5 @@ mod rate_limits;
 mod routes;
 mod shared;
 mod tracing;
+mod unread;
 mod world;

@@ -340,6 +340,12 @@ impl Bed {
         heard
     }
 
+    /// Looks from here on how much there is to do.
+    pub(crate) fn keep_watch(&self) {
+        let engine = self.engine.clone();
+        spawn_local(async move { engine.keep_watch().await });
+    }
+
     /// No connection to an endpoint is kept any more.
     pub(crate) fn close_pool(&self) {
         self.engine.close_pool();

@@ -16,11 +16,12 @@ use super::meter::Excess;
 use super::metered::Metered;
 use crate::engine::answer::Answer;
 use crate::engine::exchange::Request;
-use crate::engine::piece::{Broken, Piece, Sink, Source};
+use crate::engine::piece::{Broken, Sink};
 use crate::engine::position::{Arrival, Position};
 use crate::engine::prefixed::Prefixed;
 use crate::engine::record::{Flags, Protocol as Spoken, Record};
 use crate::engine::respond::Respond;
+use crate::engine::unread::OfConnection;
 use crate::engine::upstream::h2::{Incoming, SEND_BUFFER_BYTES, Sending};
 use crate::engine::{Engine, Settings, exchange, heads};
 use crate::fields::{Fields, known::Known};
@@ -52,9 +53,15 @@ pub(super) async fn serve<P: Position>(
     guard: &Guard,
 ) {
     let settings = &engine.settings;
-    let (stream, watch) = Metered::new(stream);
+    let unread = engine.unread.connection();
+    let (stream, watch) = Metered::new(stream, unread.clone());
     let Some((mut connection, driver)) = open(settings, stream).await else { return };
-    let mut excess = pin!(watch.excess(settings.head_timeout));
+    let mut excess = pin!(async {
+        tokio::select! {
+            excess = watch.excess(settings.head_timeout) => excess,
+            () = unread.stuck() => Excess::Unread,
+        }
+    });
     let age = settings.age(|bound| engine.position.random_below(bound));
     let mut ends_at = age.map(|age| Instant::now() + age);
     let mut idle_at = Instant::now() + settings.idle_timeout;
@@ -110,7 +117,7 @@ pub(super) async fn serve<P: Position>(
             respond.send_reset(h2::Reason::REFUSED_STREAM);
             continue;
         }
-        start(guard, engine, &arrival, &open, (request, respond));
+        start(guard, engine, &arrival, (&open, &unread), (request, respond));
     }
 }
 
@@ -157,13 +164,14 @@ fn start<P: Position>(
     guard: &Guard,
     engine: &Rc<Engine<P>>,
     arrival: &Rc<Arrival>,
-    open: &Rc<()>,
+    (open, unread): (&Rc<()>, &OfConnection),
     (request, respond): Accepted,
 ) {
     let (engine, arrival, open) = (engine.clone(), arrival.clone(), open.clone());
+    let unread = unread.clone();
     guard.spawn_local(async move {
         let _held_to_the_end = open;
-        one(&engine, &arrival, request, respond).await;
+        one(&engine, &arrival, &unread, request, respond).await;
     });
 }
 
@@ -224,13 +232,14 @@ impl Ending {
 async fn one<P: Position>(
     engine: &Rc<Engine<P>>,
     arrival: &Rc<Arrival>,
+    unread: &OfConnection,
     request: http::Request<RecvStream>,
     respond: SendResponse<Bytes>,
 ) {
     let limits = engine.settings.limits.fields;
     let (parts, stream) = request.into_parts();
     let is_head = parts.method == http::Method::HEAD;
-    let body = Incoming::new(stream, limits);
+    let body = unread.begin(Incoming::new(stream, limits));
     let mut respond = Responder { respond, sending: None, is_head };
     let head = match heads::request(parts, limits) {
         Ok(head) => head,
@@ -247,7 +256,7 @@ async fn one<P: Position>(
     let length = length.and_then(|it| std::str::from_utf8(it).ok()?.parse().ok());
     let framing = RequestFraming {
         body: match length {
-            _ if body.has_ended() => RequestBody::Absent,
+            _ if body.is_absent() => RequestBody::Absent,
             Some(length) => RequestBody::Sized(length),
             None => RequestBody::Chunked,
         },
@@ -257,20 +266,12 @@ async fn one<P: Position>(
     };
     let request = Request { head, framing, protocol: Spoken::Http2 };
     // On the heap, where it is not moved again: a task is moved as it is spawned.
-    Box::pin(exchange::exchange(engine, arrival, request, Arriving(body), respond)).await;
+    Box::pin(exchange::exchange(engine, arrival, request, body, respond)).await;
 }
 
 fn expects_continue(fields: &Fields) -> bool {
     let mut expectations = fields.all(Known::Expect).flat_map(grammar::members);
     expectations.any(|it| it.eq_ignore_ascii_case(b"100-continue"))
-}
-
-struct Arriving(Incoming);
-
-impl Source for Arriving {
-    async fn piece(&mut self) -> Result<Option<Piece>, Broken> {
-        self.0.piece().await
-    }
 }
 
 struct Responder {

@@ -38,6 +38,8 @@ pub(crate) enum Excess {
     Resets,
     /// A frame or a field section did not end in time.
     SlowHead,
+    /// Too much of its bodies waits while the buffers are full, and nobody reads them.
+    Unread,
 }
 
 impl Excess {
@@ -47,6 +49,7 @@ impl Excess {
             Self::Control => "control_flood",
             Self::Resets => "reset_flood",
             Self::SlowHead => "slow_head",
+            Self::Unread => "unread",
         }
     }
 }

@@ -14,11 +14,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::meter::{Excess, Meter};
 use crate::engine::prefixed::Prefixed;
+use crate::engine::unread::OfConnection;
 
 /// The connection, as HTTP/2 reads and writes it.
 pub(super) struct Metered {
     stream: Prefixed,
     watch: Watch,
+    unread: OfConnection,
 }
 
 /// What is counted of it.
@@ -32,10 +34,10 @@ struct Watched {
 }
 
 impl Metered {
-    pub(super) fn new(stream: Prefixed) -> (Self, Watch) {
+    pub(super) fn new(stream: Prefixed, unread: OfConnection) -> (Self, Watch) {
         let meter = RefCell::new(Meter::new(Instant::now()));
         let watch = Watch(Rc::new(Watched { meter, changed: Notify::new() }));
-        (Self { stream, watch: watch.clone() }, watch)
+        (Self { stream, watch: watch.clone(), unread }, watch)
     }
 }
 
@@ -87,8 +89,11 @@ impl AsyncRead for Metered {
         if self.watch.0.meter.borrow().excess().is_some() {
             return Poll::Pending;
         }
+        // What others send waits below while the buffers are full and too much of it is not read.
+        ready!(self.unread.poll_room(cx));
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        self.unread.received(buf.filled().len() - before);
         self.watch.received(&buf.filled()[before..]);
         Poll::Ready(Ok(()))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::{Future as _, poll_fn};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -134,22 +134,34 @@ impl Incoming {
         self.stream.is_end_stream()
     }
 
+    /// Bytes that have come and were not read.
+    pub(crate) fn unread_bytes(&mut self) -> usize {
+        self.stream.flow_control().used_capacity()
+    }
+
     pub(crate) async fn piece(&mut self) -> Result<Option<Piece>, Broken> {
+        poll_fn(|cx| self.poll_piece(cx)).await
+    }
+
+    pub(crate) fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Piece>, Broken>> {
         while self.has_data {
-            match poll_fn(|cx| self.stream.poll_data(cx)).await {
+            match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) if data.is_empty() => {}
                 Some(Ok(data)) => {
                     // Taken here, the pump writes it before it takes more.
                     self.stream.flow_control().release_capacity(data.len())?;
-                    return Ok(Some(Piece::Data(data)));
+                    return Poll::Ready(Ok(Some(Piece::Data(data))));
                 }
-                Some(Err(error)) => return Err(error.into()),
+                Some(Err(error)) => return Poll::Ready(Err(error.into())),
                 None => self.has_data = false,
             }
         }
-        let trailers = poll_fn(|cx| self.stream.poll_trailers(cx)).await?;
+        let trailers = ready!(self.stream.poll_trailers(cx))?;
         let fields = trailers.map(|map| heads::trailers(&map, self.limits)).transpose()?;
-        Ok(fields.filter(|it| it.len() > 0).map(Piece::Trailers))
+        Poll::Ready(Ok(fields.filter(|it| it.len() > 0).map(Piece::Trailers)))
     }
 }
 
