@@ -3,8 +3,8 @@
 //! Each section is decided for itself. A rule of a route comes before the route, the route before
 //! the service, the service before its waypoint; among several at the same target the oldest
 //! decides. Routes of another namespace than the service's have none of their own: who asks must
-//! not lift what the service's namespace says. One that is wrong decides as well: its requests do not pass in another way than it was
-//! meant to say.
+//! not lift what the service's namespace says. One that is wrong decides as well: its requests do
+//! not pass in another way than it was meant to say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -174,7 +174,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     }
 }
 
-/// Whom a limit should count is not known: one line of the field names another sender than the next.
+/// Whom a limit should count is not known: lines of the field name several senders.
 fn repeated(policy: &RateLimitPolicy, index: usize, field: &str) -> Answer {
     let limit = &policy.limits[index].name;
     let details = format!(
