@@ -167,10 +167,10 @@ mod tests {
 
     #[test]
     fn a_route_of_clients_speaks_for_no_service() {
-        let paths = Values { any_of: vec![TextMatch::Exact("/public".into())], none_of: vec![] };
-        let to = vec![OperationMatch { paths, ..OperationMatch::default() }];
+        let methods = Values { any_of: vec![TextMatch::Exact("HEAD".into())], none_of: vec![] };
+        let to = vec![OperationMatch { methods, ..OperationMatch::default() }];
         let (view, [_, pay]) = mesh(RequestRule { to, ..RequestRule::default() });
-        // It is judged as it is sent on, which is another path.
+        // It is judged as it is sent on.
         assert_eq!(judged_by(&view, (&pay, false), "bank/pay", 80), Some(false));
         assert_eq!(judged_by(&view, (&pay, true), "bank/pay", 80), None);
         assert_eq!(judged_by(&view, (&pay, false), "bank/unknown", 80), Some(false));
