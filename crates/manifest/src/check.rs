@@ -7,6 +7,7 @@
 //! here may look at a single object's own syntax.
 
 mod canary;
+mod meetings;
 mod policies;
 mod routes;
 mod telemetry;
@@ -22,6 +23,7 @@ use k8s_openapi::api::core::v1::{PodSpec, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use self::meetings::Meetings;
 use super::gateway::{Bound, Unbound, binding};
 use super::istio::{Resolution, ServiceEntry, ServiceEntrySpec};
 use super::routing;
@@ -45,9 +47,11 @@ impl Manifests {
         let all = All::new(&self.objects, existing);
         let mut errors = Vec::new();
         let mut surprises = Vec::new();
+        let meetings = Meetings::of(&all, &self.objects);
         for object in &self.objects {
             all.references(object, &mut errors);
             all.surprises(object, &mut surprises);
+            meetings.check(object, &mut surprises);
         }
         if errors.is_empty() { Ok(surprises) } else { Err(Errors(errors)) }
     }

@@ -78,26 +78,9 @@ enum Reading {
 /// Converts `policy`.
 pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted {
     let spec = &policy.spec;
-    let detached = attachments(policy, root_namespace).err();
-    let detached = detached.map(|problem| {
-        let whose = unreadable_reach(&policy.metadata, root_namespace);
-        format!("{problem}: waypoints refuse every request to {whose}, not only to its targets")
-    });
-    if !holds_for_somebody(policy) {
-        if let Some(problem) = detached {
-            let message = format!("{problem}; layer 4 enforces nothing of it");
-            return Converted { policy: None, condition: rejected("UnsupportedValue", &message) };
-        }
-        let message = format!(
-            "it is attached to {}: a waypoint enforces it, and layer 4 does not; where the \
-             waypoint does not run, connections to what names it are refused",
-            others(policy)
-        );
-        return Converted { policy: None, condition: rejected("TargetNotFound", &message) };
-    }
-    if !is_sent(policy) {
-        let message = "AUDIT needs a layer-7 proxy; nothing is logged and nothing is refused";
-        return Converted { policy: None, condition: rejected("UnsupportedValue", message) };
+    let detached = detached(policy, root_namespace);
+    if let Some(condition) = unsent(policy, detached.as_deref()) {
+        return Converted { policy: None, condition };
     }
     let reading = match spec.action {
         istio::Action::Allow | istio::Action::Audit => Reading::NeverMatches,
@@ -151,6 +134,37 @@ pub fn convert(policy: &AuthorizationPolicy, root_namespace: &str) -> Converted 
         }),
         condition: verdict(problems, reading),
     }
+}
+
+/// What is wrong with the targets of a policy, and what waypoints make of it.
+fn detached(policy: &AuthorizationPolicy, root_namespace: &str) -> Option<String> {
+    let problem = attachments(policy, root_namespace).err()?;
+    if policy.spec.action == istio::Action::Audit {
+        return Some(format!("{problem}: waypoints audit nothing of it"));
+    }
+    let whose = unreadable_reach(&policy.metadata, root_namespace);
+    Some(format!("{problem}: waypoints refuse every request to {whose}, not only to its targets"))
+}
+
+/// The condition of a policy that no layer-4 proxy is sent.
+fn unsent(policy: &AuthorizationPolicy, detached: Option<&str>) -> Option<StatusCondition> {
+    if is_sent(policy) {
+        return None;
+    }
+    if holds_for_somebody(policy) {
+        let message = "AUDIT needs a layer-7 proxy; nothing is logged and nothing is refused";
+        return Some(rejected("UnsupportedValue", message));
+    }
+    if let Some(problem) = detached {
+        let message = format!("{problem}; layer 4 enforces nothing of it");
+        return Some(rejected("UnsupportedValue", &message));
+    }
+    let message = format!(
+        "it is attached to {}: a waypoint enforces it, and layer 4 does not; where the waypoint \
+         does not run, connections to what names it are refused",
+        others(policy)
+    );
+    Some(rejected("TargetNotFound", &message))
 }
 
 /// What waypoints hold an object for that is attached to something, and nobody can read to what: it

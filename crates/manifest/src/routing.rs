@@ -17,6 +17,7 @@ mod limits;
 mod matches;
 mod parents;
 mod problem;
+mod protocols;
 mod virtual_services;
 
 use std::sync::Arc;
@@ -44,8 +45,9 @@ pub use self::backends::{Backends, Known, grants};
 pub(crate) use self::bytes::{check_tcp, check_tls};
 pub use self::bytes::{tcp, tls};
 pub use self::conditions::{conditions, conflicted, without_parent};
-pub use self::parents::{Parent, ParentKind, Port, entry_ports, parents, service_ports};
+pub use self::parents::{Parent, ParentKind, Port, entry_ports, gateways, parents, service_ports};
 pub use self::problem::Problem;
+pub use self::protocols::{entry_protocols, service_protocols};
 pub(crate) use self::virtual_services::check_virtual_service;
 pub use self::virtual_services::{Around, VirtualRouting, remarks_at_ports, virtual_service};
 

@@ -25,6 +25,7 @@ use ambit_model::names::ServiceName;
 use ambit_net::socket::ISTIO_KEEPALIVE;
 use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_TRUST_DOMAIN};
 use ambit_words::ports;
+use ambit_words::variables::waypoint_problem;
 
 use crate::access_log::Names;
 use crate::reports::Defaults;
@@ -410,6 +411,13 @@ impl Config {
     }
 }
 
+/// Refuses variables that look like settings of a waypoint and are none: the setting would silently
+/// not be in force.
+pub(crate) fn check_variables(names: impl Iterator<Item = String>) -> Result<(), ConfigError> {
+    let problem = names.into_iter().find_map(|name| waypoint_problem(&name));
+    problem.map_or(Ok(()), |reason| Err(ConfigError { name: "environment", reason }))
+}
+
 fn engine(args: &Args) -> engine::Settings {
     engine::Settings {
         normalisation: match args.path_normalization {
@@ -439,4 +447,30 @@ fn control_plane(
     let server_name = alternative.unwrap_or_else(|| host_of(&uri)).to_owned();
     let root = RootCertificate::parse(&args.root_ca);
     Ok(ControlPlane { uri, root, server_name, headers: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ambit_words::variables::WAYPOINT;
+
+    use super::*;
+
+    #[test]
+    fn every_variable_is_known_to_control_too() {
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("waypoint"));
+        let command = <FurtherArgs as clap::Args>::augment_args(command);
+        let read = command.get_arguments().filter_map(|it| it.get_env()?.to_str());
+        let read: BTreeSet<&str> = read.filter(|it| it.starts_with("AMBIT_")).collect();
+        assert_eq!(read, BTreeSet::from(WAYPOINT), "add it to ambit_words::variables");
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_refused() {
+        let check = |name: &str| check_variables([name.to_owned()].into_iter());
+        let error = check("AMBIT_PATH_NORMALISATION").expect_err("it has no effect").to_string();
+        assert!(error.contains("did you mean AMBIT_PATH_NORMALIZATION?"), "{error}");
+        assert!(check("AMBIT_PATH_NORMALIZATION").is_ok());
+    }
 }

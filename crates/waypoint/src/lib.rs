@@ -84,6 +84,8 @@ use shared::Shared;
 pub fn run(args: Args, further: &FurtherArgs) -> anyhow::Result<()> {
     // Some of the settings follow from it.
     ambit_net::sys::process::raise_open_files_limit().context("raise the limit of open files")?;
+    let variables = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    config::check_variables(variables)?;
     let config = Config::new(&args, further)?;
     let levels = Levels::start(&args.log_level, args.log_format).context("start logging")?;
     // Keys are in memory: no other process of this user may look at it.

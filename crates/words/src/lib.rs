@@ -1,5 +1,5 @@
 //! What several crates must write and read alike: ports, labels, annotations, names, the order to
-//! leave, durations, and an error in one line.
+//! leave, durations, variables of a waypoint, an error in one line, and how near two words are.
 //!
 //! The lowest crate: it depends on nothing and decides nothing. A word that one crate alone needs
 //! stays in that crate. `cargo xtask tidy` fails on two crates that define the same word.
@@ -13,5 +13,7 @@ pub mod exposition;
 pub mod labels;
 pub mod names;
 pub mod ports;
+pub mod spelling;
+pub mod variables;
 
 pub use error_chain::error_chain;

@@ -46,12 +46,20 @@ pub(super) fn routes(builder: &Builder, namespace: Option<&str>) -> Vec<admin::R
                 conditions: all.iter().map(super::lists::condition).collect(),
             }
         });
+        let gateways = route.gateways().into_iter().map(|(name, _)| admin::RouteParent {
+            kind: "Gateway".into(),
+            conditions: http_services::at_gateway(builder.store(), &name)
+                .iter()
+                .map(super::lists::condition)
+                .collect(),
+            name: format!("{}/{}", name.namespace, name.name),
+        });
         Some(admin::Route {
             kind: kind.name().into(),
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
             rules: routing.rule_count(),
-            parents: parents.collect(),
+            parents: parents.chain(gateways).collect(),
         })
     };
     let virtual_services = builder.store().virtual_services().iter();

@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::gateway::Unbound;
-use ambit_manifest::istio::ServiceEntry;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::{GrantFrom, ParentRef};
 use ambit_manifest::routing::{
-    self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
+    self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, entry_protocols,
+    service_ports, service_protocols,
 };
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
@@ -21,15 +21,11 @@ use ambit_model::http::service::{Protocol, RouteGroup, Routes, ServiceHttp};
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::view::View;
 use ambit_model::workload::GatewayDestination;
-use k8s_openapi::api::core::v1::Service;
 
 use super::Mesh;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
 use super::store::Store;
-
-/// Ports of protocols in which the server speaks first. Where nothing is declared they are bytes.
-const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 
 /// The type of the condition of a route's parent that says whether a waypoint routes by it;
 /// istiod's for the same.
@@ -136,8 +132,8 @@ pub(super) fn clients_namespace(view: &View, service: &ServiceName) -> Text {
     }
 }
 
-/// The conditions of a route for each service that it attaches to, with the reference as it is
-/// written.
+/// The conditions of a route for each service that it attaches to, and then for each waypoint that
+/// it names, with the reference as it is written.
 pub(crate) fn conditions(
     store: &Store,
     route: &Route,
@@ -169,7 +165,22 @@ pub(crate) fn conditions(
         }
         (parent.written.clone(), conditions)
     };
-    route.parents().iter().map(of_parent).collect()
+    let mut told: Vec<_> = route.parents().iter().map(of_parent).collect();
+    told.extend(
+        route
+            .gateways()
+            .into_iter()
+            .filter_map(|(name, written)| Some((written.clone(), vec![at_gateway(store, &name)?]))),
+    );
+    told
+}
+
+/// The condition of a route for a Gateway that it names as a parent, if that is a waypoint.
+pub(crate) fn at_gateway(store: &Store, name: &ObjectName) -> Option<StatusCondition> {
+    let is_waypoint = store.gateways().is_waypoint(name);
+    let message = "a waypoint is asked for the routes of Services: name each Service that this \
+                   route is for as a parent, and not the waypoint's Gateway";
+    is_waypoint.then(|| routing::without_parent(message.to_owned()))
 }
 
 /// Whether a waypoint reads the requests to a parent of a route. Without one nobody does.
@@ -279,83 +290,7 @@ pub(crate) fn displaced(store: &Store, route: &Route, parent: &Parent<'_>) -> Op
 /// What the ports of a parent that exists are declared to speak.
 fn protocols(store: &Store, (kind, object): &ParentName) -> Option<BTreeMap<u16, Protocol>> {
     match kind {
-        ParentKind::Service => store.service(object).map(|it| of_service(&it.object)),
-        ParentKind::ServiceEntry => store.service_entry(object).map(|it| of_entry(it)),
-    }
-}
-
-fn of_service(service: &Service) -> BTreeMap<u16, Protocol> {
-    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
-    let ports = ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP");
-    let declared = ports.filter_map(|port| {
-        let number = u16::try_from(port.port).ok()?;
-        Some((number, protocol(port.app_protocol.as_deref(), port.name.as_deref(), number)))
-    });
-    declared.filter(|(_, protocol)| *protocol != Protocol::default()).collect()
-}
-
-fn of_entry(entry: &ServiceEntry) -> BTreeMap<u16, Protocol> {
-    let declared = entry.spec.ports.iter().filter_map(|port| {
-        let number = u16::try_from(port.number).ok()?;
-        let declared = Some(port.protocol.as_str()).filter(|protocol| !protocol.is_empty());
-        Some((number, protocol(declared, Some(&port.name), number)))
-    });
-    declared.filter(|(_, protocol)| *protocol != Protocol::default()).collect()
-}
-
-/// What a port speaks: its declared protocol, else the first word of its name, else what is usual
-/// at its number.
-fn protocol(declared: Option<&str>, name: Option<&str>, number: u16) -> Protocol {
-    let declared = declared.map(str::to_lowercase);
-    let word = match declared.as_deref() {
-        Some("kubernetes.io/h2c") => "http2",
-        Some("kubernetes.io/ws") => "http",
-        Some("kubernetes.io/wss") => "https",
-        Some(declared) => declared,
-        None => match name.unwrap_or_default() {
-            name if name == "grpc-web" || name.starts_with("grpc-web-") => "grpc-web",
-            name => name.split('-').next().unwrap_or_default(),
-        },
-    };
-    match word {
-        "http" | "grpc-web" => Protocol::Http,
-        "http2" | "h2c" | "grpc" => Protocol::Http2,
-        "https" | "tls" => Protocol::Tls,
-        "tcp" | "mongo" | "mysql" | "redis" => Protocol::Tcp,
-        _ if SERVER_FIRST.contains(&number) => Protocol::Tcp,
-        _ => Protocol::Detect,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ports_protocol_is_declared_named_or_usual() {
-        use Protocol::{Detect, Http, Http2, Tcp, Tls};
-        for (declared, name, number, expected) in [
-            (None, None, 80, Detect),
-            (None, Some("http"), 80, Http),
-            (None, Some("http-web"), 80, Http),
-            (None, Some("httpx"), 80, Detect),
-            (None, Some("grpc-web-a"), 80, Http),
-            (None, Some("grpc-a"), 80, Http2),
-            (Some("grpc"), Some("tcp"), 80, Http2),
-            (Some("kubernetes.io/h2c"), None, 80, Http2),
-            (Some("kubernetes.io/ws"), None, 80, Http),
-            (Some("kubernetes.io/wss"), None, 80, Tls),
-            (Some("HTTPS"), None, 80, Tls),
-            (Some("example.com/own"), Some("http"), 80, Detect),
-            (None, Some("mysql"), 80, Tcp),
-            (None, Some("db"), 3306, Tcp),
-            (None, Some("http"), 3306, Http),
-        ] {
-            assert_eq!(
-                protocol(declared, name, number),
-                expected,
-                "{declared:?} {name:?} {number}"
-            );
-        }
+        ParentKind::Service => store.service(object).map(|it| service_protocols(&it.object)),
+        ParentKind::ServiceEntry => store.service_entry(object).map(|it| entry_protocols(it)),
     }
 }

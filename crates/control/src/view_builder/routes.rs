@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_manifest::routes::{
-    BackendRef, GrantFrom, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
+    BackendRef, GrantFrom, GrpcRoute, HttpRoute, ParentRef, ReferenceGrant, TcpRoute, TlsRoute,
 };
 use ambit_manifest::routing::{self, Backends, Parent, ParentKind, Routing};
 use ambit_manifest::{Kind, ObjectName};
@@ -73,6 +73,18 @@ impl Route {
             Self::Grpc(route) => routing::parents(&route.spec, namespace).collect(),
             Self::Tls(route) | Self::Tcp(route) => {
                 routing::parents(&route.spec, namespace).collect()
+            }
+        }
+    }
+
+    /// The Gateways that it names as parents, with the references as they are written.
+    pub(crate) fn gateways(&self) -> Vec<(ObjectName, &ParentRef)> {
+        let namespace = self.metadata().namespace.as_deref().unwrap_or_default();
+        match self {
+            Self::Http(route) => routing::gateways(&route.spec, namespace).collect(),
+            Self::Grpc(route) => routing::gateways(&route.spec, namespace).collect(),
+            Self::Tls(route) | Self::Tcp(route) => {
+                routing::gateways(&route.spec, namespace).collect()
             }
         }
     }

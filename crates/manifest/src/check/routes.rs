@@ -7,12 +7,13 @@ use ambit_model::names::ServiceName;
 use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 
 use super::All;
+use crate::gateway::is_waypoint_class;
 use crate::istio::IstioObject;
 use crate::routes::{GrantFrom, RouteSpec};
 use crate::routing::{
     self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
 };
-use crate::{Finding, Kind, Object, ObjectKey, Typed};
+use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed};
 
 impl Backends for All<'_> {
     fn service(&self, namespace: &str, name: &str) -> Option<Known> {
@@ -78,7 +79,20 @@ impl All<'_> {
     ) {
         let own = &*object.key.namespace;
         let mut parents = routing::parents(&route.spec, own).peekable();
-        if parents.peek().is_none() {
+        let gateways = routing::gateways(&route.spec, own);
+        let waypoints = gateways.filter(|(name, _)| self.is_waypoint(name));
+        let mut waypoints = waypoints.map(|(name, _)| name).peekable();
+        if let Some(name) = waypoints.peek() {
+            warnings.push(object.finding(
+                "spec.parentRefs",
+                format!(
+                    "the Gateway `{}/{}` is a waypoint, which is asked for the routes of Services: \
+                     as a route of the Gateway, this one does nothing",
+                    name.namespace, name.name
+                ),
+                "name each Service that it is for: `group: \"\"`, `kind: Service` and its name",
+            ));
+        } else if parents.peek().is_none() {
             warnings.push(object.finding(
                 "spec.parentRefs",
                 "no Service or ServiceEntry is among the parents: nothing asks this route",
@@ -113,8 +127,20 @@ impl All<'_> {
         }
     }
 
+    /// Whether a Gateway is there, and of a waypoint's class.
+    fn is_waypoint(&self, name: &ObjectName) -> bool {
+        let key = ObjectKey::new(Kind::Gateway, &name.namespace, &name.name);
+        let Some(Typed::Gateway(gateway)) = self.objects.get(&key) else { return false };
+        let class = &gateway.spec.gateway_class_name;
+        let known = match self.objects.get(&ObjectKey::new(Kind::GatewayClass, "", class)) {
+            Some(Typed::GatewayClass(known)) => Some(&known.spec),
+            _ => None,
+        };
+        is_waypoint_class(class, known)
+    }
+
     /// The ports of a parent that exists.
-    fn ports(&self, parent: &Parent<'_>) -> Option<Vec<Port>> {
+    pub(super) fn ports(&self, parent: &Parent<'_>) -> Option<Vec<Port>> {
         let kind = match parent.kind {
             ParentKind::Service => Kind::Service,
             ParentKind::ServiceEntry => Kind::ServiceEntry,

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Service;
 
+use crate::ObjectName;
 use crate::istio::ServiceEntry;
 use crate::routes::{GROUP, ParentRef, RouteSpec};
 
@@ -52,6 +53,21 @@ pub fn parents<'a, R: Default>(
         };
         let namespace = written.namespace.as_deref().unwrap_or(namespace);
         Some(Parent { index, kind, namespace, name: &written.name, written })
+    })
+}
+
+/// The Gateways among the parents of a route of this namespace, with the references as they are
+/// written. It attaches to none of them: waypoints are asked for the routes of services.
+pub fn gateways<'a, R: Default>(
+    spec: &'a RouteSpec<R>,
+    namespace: &'a str,
+) -> impl Iterator<Item = (ObjectName, &'a ParentRef)> {
+    spec.parent_refs.iter().filter_map(move |written| {
+        let group = written.group.as_deref().unwrap_or(GROUP);
+        let kind = written.kind.as_deref().unwrap_or("Gateway");
+        let namespace = written.namespace.as_deref().unwrap_or(namespace);
+        (group == GROUP && kind == "Gateway")
+            .then(|| (ObjectName::new(namespace, &written.name), written))
     })
 }
 

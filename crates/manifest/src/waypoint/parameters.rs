@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use ambit_words::labels::{DATAPLANE_MODE, GATEWAY_MANAGED, GATEWAY_NAME};
+use ambit_words::names::ISTIO_PROXY;
 use ambit_words::ports::HBONE;
+use ambit_words::variables::waypoint_problem;
 use serde_json::{Map, Value, json};
 
 use super::{Common, Place, merge};
@@ -167,6 +169,7 @@ pub fn objects(
             let wrong = |what: String| format!("{source}: {}{what}", part.key());
             merge::merge(fields, patch).map_err(wrong)?;
             keeps(part, &before, &object).map_err(wrong)?;
+            known_variables(&object).map_err(wrong)?;
         }
         made.push(object);
     }
@@ -198,6 +201,17 @@ fn keeps(part: Part, before: &Value, after: &Value) -> Result<(), String> {
         return Err(format!(".spec.ports must keep port {HBONE}"));
     }
     Ok(())
+}
+
+/// Whether the waypoint knows all variables that it is given: one that is misspelt would have no
+/// effect.
+fn known_variables(object: &Value) -> Result<(), String> {
+    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    let containers = list(object.pointer("/spec/template/spec/containers"));
+    let own = containers.iter().filter(|it| it["name"] == ISTIO_PROXY);
+    let variables = own.flat_map(|it| list(it.get("env")));
+    let problem = variables.into_iter().find_map(|it| waypoint_problem(it["name"].as_str()?));
+    problem.map_or(Ok(()), |what| Err(format!(".spec.template.spec.containers.env: {what}")))
 }
 
 fn unpatched(
@@ -335,6 +349,23 @@ mod tests {
             let error = built(CLUSTER, &[&[(key, text)]]).expect_err(text);
             assert!(error.starts_with(&format!("ConfigMap shop/p: {key}")), "{error}");
             assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_a_waypoint_does_not_know_is_refused() {
+        let with = |name: &str| {
+            let text = format!(
+                "spec: {{template: {{spec: {{containers: [{{name: istio-proxy, env: [{{name: \
+                 {name}, value: none}}]}}]}}}}}}"
+            );
+            built(CLUSTER, &[&[("deployment", &text)]])
+        };
+        let error = with("AMBIT_PATH_NORMALISATION").expect_err("it is misspelt");
+        assert!(error.starts_with("ConfigMap shop/p: deployment.spec.template"), "{error}");
+        assert!(error.contains("did you mean AMBIT_PATH_NORMALIZATION?"), "{error}");
+        for name in ["AMBIT_PATH_NORMALIZATION", "TZ"] {
+            with(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
 

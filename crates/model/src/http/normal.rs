@@ -38,7 +38,8 @@ pub fn is_target_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"\"#<>`".contains(&byte)
 }
 
-/// The normal form of a path that begins with a slash and has no query; `None` if it is normal.
+/// The normal form of a path that begins with a slash and has no query; `None` if it is seen at
+/// once that this is the path itself.
 ///
 /// # Errors
 /// It has none.

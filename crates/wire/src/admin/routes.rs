@@ -24,7 +24,8 @@ pub struct Route {
 /// What a route attaches to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteParent {
-    /// `Service`, `ServiceEntry` or `host`.
+    /// `Service`, `ServiceEntry` or `host`; `Gateway` where it names one, to which no route
+    /// attaches.
     pub kind: Word,
     /// `NAMESPACE/NAME`; a host as it is written.
     pub name: String,

@@ -91,7 +91,7 @@ mod tests {
         check(Kind::Namespace, json!({"name": "bank", "labels": both}), true);
         check(Kind::Namespace, json!({"name": "shop", "labels": other}), false);
         check(Kind::Namespace, json!({"name": "shop"}), false);
-        let service = |namespace: &str, labels: &Value| json!({"name": "web", "namespace": namespace, "labels": labels});
+        let service = |own: &str, labels: &Value| json!({"namespace": own, "labels": labels});
         check(Kind::Service, service("shop", &label), true);
         check(Kind::Service, service("bank", &label), false);
         check(Kind::Pod, service("bank", &both), true);
