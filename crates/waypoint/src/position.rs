@@ -339,6 +339,26 @@ impl Here {
         }
     }
 
+    /// The way through another waypoint, if the service names one.
+    fn through(
+        &self,
+        view: &View,
+        own: &Workload,
+        ask: &EndpointAsk<'_>,
+        (service, port): (&Arc<Service>, u16),
+        around: &mut Around<'_>,
+    ) -> Option<Result<Endpoint<Way>, Unreachable>> {
+        let (source_ip, destination) = (self.shared.config.instance, ask.arrival.destination);
+        let flow = Flow { source: own, source_ip, destination };
+        let way = view.deliver_through(&flow, (service, port), &self.own_service, around)?;
+        if let Goal::Backend(Destination::Service { subset: Some(subset), .. }) = ask.goal {
+            let key = &service.key;
+            let text = format!("{key} has another waypoint, which knows no subset {subset}");
+            return Some(Err(Unreachable { reason: "no_subset", text }));
+        }
+        Some(way.map(|it| Self::endpoint(it, None, 1)).map_err(refused))
+    }
+
     /// What decides among endpoints.
     fn by(&self, ask: &EndpointAsk<'_>, service: &Service, balancing: &Balancing) -> By {
         let has_affinity = service.load_balancing.client_affinity_seconds.is_some();
@@ -499,16 +519,8 @@ impl Position for Here {
             Goal::Backend(Destination::Service { subset, .. }) => subset.as_deref(),
             _ => None,
         };
-        let flow = Flow { source: own, source_ip: self.shared.config.instance, destination };
-        let through = view.deliver_through(&flow, (service, port), &self.own_service, &mut around);
-        if let Some(through) = through {
-            return through.map_err(refused).and_then(|it| match subset {
-                None => Ok(Self::endpoint(it, None, 1)),
-                Some(subset) => Err(Unreachable { reason: "no_subset", text: format!(
-                    "{} has a waypoint of its own, which knows no subset {subset} of this route's",
-                    service.key
-                ) }),
-            });
+        if let Some(through) = self.through(&view, own, ask, (service, port), &mut around) {
+            return through;
         }
         let alternatives = alternatives(&view, &service.key, subset);
         let traffic = traffic(&view, &service.key, port, subset);

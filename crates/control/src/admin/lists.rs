@@ -290,7 +290,7 @@ pub(super) fn policies(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
             name: name.name.to_string(),
             action: format!("{:?}", object.spec.action).to_uppercase().into(),
             scope: scope.map(Into::into),
-            targets: targets.iter().map(super::telemetries::target).collect(),
+            targets: targets.iter().map(attachment).collect(),
             enforced_as: sent.map(|policy| enforced_as(policy).into()),
             rules: object.spec.rules.as_ref().map_or(0, Vec::len),
             dry_run: sent.is_some_and(|policy| policy.dry_run),
@@ -355,6 +355,17 @@ pub(super) fn condition(condition: &policy::StatusCondition) -> admin::Condition
         reason: condition.reason.into(),
         message: condition.message.clone(),
     }
+}
+
+/// The name of what something is attached to.
+pub(super) fn attachment(target: &policy::Target) -> String {
+    let (kind, name) = match target {
+        policy::Target::Service(name) => ("Service", name),
+        policy::Target::ServiceEntry(name) => ("ServiceEntry", name),
+        policy::Target::Gateway(name) => ("Gateway", name),
+        policy::Target::GatewayClass(name) => return format!("GatewayClass {name}"),
+    };
+    format!("{kind} {}/{}", name.namespace, name.name)
 }
 
 fn scope(policy: &Policy) -> &'static str {

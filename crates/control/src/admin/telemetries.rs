@@ -1,6 +1,5 @@
 //! The list of Telemetry objects: for whom each holds, and whether all of it is in force.
 
-use ambit_manifest::policy::Target;
 use ambit_manifest::telemetry::Telemetry;
 use ambit_manifest::telemetry::effective::targets;
 use ambit_manifest::{ObjectName, honoured};
@@ -32,23 +31,12 @@ fn telemetry(builder: &Builder, name: &ObjectName, object: &Telemetry) -> admin:
         namespace: name.namespace.to_string(),
         name: name.name.to_string(),
         scope: scope.map(Into::into),
-        targets: attached.unwrap_or_default().iter().map(target).collect(),
+        targets: attached.unwrap_or_default().iter().map(lists::attachment).collect(),
         sections: object.spec.sections().into_iter().map(Into::into).collect(),
         providers: object.spec.providers().into_iter().map(str::to_owned).collect(),
         services: builder.telemetry_services(name),
         conditions: vec![lists::condition(&condition)],
     }
-}
-
-/// The name of what something is attached to.
-pub(super) fn target(target: &Target) -> String {
-    let (kind, name) = match target {
-        Target::Service(name) => ("Service", name),
-        Target::ServiceEntry(name) => ("ServiceEntry", name),
-        Target::Gateway(name) => ("Gateway", name),
-        Target::GatewayClass(name) => return format!("GatewayClass {name}"),
-    };
-    format!("{kind} {}/{}", name.namespace, name.name)
 }
 
 #[cfg(test)]

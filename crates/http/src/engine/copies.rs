@@ -1,8 +1,8 @@
 //! Copies of a request's body on their way to mirrors, and why some are cut.
 //!
-//! The original is never held up for a copy. What a slow mirror has not taken yet waits here, within
-//! a bound for each copy and one for all of them. Beyond it the copy is cut: its reader gets an
-//! error and never an end, so that no part of a body is taken for all of it.
+//! The original is never held up for a copy. What a slow mirror has not taken yet waits here,
+//! within a bound for each copy and one for all of them. Beyond it the copy is cut: its reader gets
+//! an error and never an end, so that no part of a body is taken for all of it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -13,7 +13,7 @@ use h2::server::{Builder, Connection, SendResponse};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::meter::Excess;
-use super::metered::Metered;
+use super::metered::{Metered, Watch};
 use crate::engine::answer::Answer;
 use crate::engine::exchange::Request;
 use crate::engine::piece::{Broken, Sink};
@@ -56,12 +56,7 @@ pub(super) async fn serve<P: Position>(
     let unread = engine.unread.connection();
     let (stream, watch) = Metered::new(stream, unread.clone());
     let Some((mut connection, driver)) = open(settings, stream).await else { return };
-    let mut excess = pin!(async {
-        tokio::select! {
-            excess = watch.excess(settings.head_timeout) => excess,
-            () = unread.stuck() => Excess::Unread,
-        }
-    });
+    let mut excess = pin!(excess(&watch, &unread, settings.head_timeout));
     let age = settings.age(|bound| engine.position.random_below(bound));
     let mut ends_at = age.map(|age| Instant::now() + age);
     let mut idle_at = Instant::now() + settings.idle_timeout;
@@ -118,6 +113,14 @@ pub(super) async fn serve<P: Position>(
             continue;
         }
         start(guard, engine, &arrival, (&open, &unread), (request, respond));
+    }
+}
+
+/// Waits until a client does too much.
+async fn excess(watch: &Watch, unread: &OfConnection, head_timeout: Duration) -> Excess {
+    tokio::select! {
+        excess = watch.excess(head_timeout) => excess,
+        () = unread.stuck() => Excess::Unread,
     }
 }
 
