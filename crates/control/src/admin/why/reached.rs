@@ -3,11 +3,13 @@
 //!
 //! Endpoints are chosen and judged by the functions that the waypoint and their proxies call.
 
+use std::collections::HashMap;
+
 use ambit_model::Text;
 use ambit_model::authorize::{Decision, Denial, Source};
 use ambit_model::choice::{By, RequestFlow};
 use ambit_model::http::warmup::WARM;
-use ambit_model::plan::{Delivery, Refusal, Target};
+use ambit_model::plan::{Delivery, Flow, Refusal, Target};
 use ambit_model::workload::Workload;
 use ambit_wire::admin;
 
@@ -82,6 +84,14 @@ fn lost(fronted: &Fronted<'_>, backend: &Backend<'_>, notes: &mut Vec<String>) -
         let remedy = "correct the object; `ambit status` names it";
         return Some(Lost::at_waypoint(problem, remedy));
     }
+    if let Some(through) = through_another(fronted, backend, own) {
+        notes.push(format!(
+            "{} has a waypoint of its own: what is sent there passes that one, which judges it",
+            backend.name
+        ));
+        let refusal = through.err()?;
+        return Some(Lost::at_waypoint(refusal.to_string(), refusal_remedy(&refusal)));
+    }
     let endpoints = match endpoints(fronted, backend, own) {
         Ok(endpoints) => endpoints,
         Err(refusal) => {
@@ -119,6 +129,25 @@ fn problem(fronted: &Fronted<'_>, backend: &Backend<'_>) -> Option<String> {
     Some(format!("the health checks of {name}: {problem}"))
 }
 
+/// Whether a backend that has another waypoint is reached through that one; `None` if it has not.
+fn through_another(
+    fronted: &Fronted<'_>,
+    backend: &Backend<'_>,
+    own: &Workload,
+) -> Option<Result<(), Refusal>> {
+    let (view, destination) = (fronted.builder.view(), fronted.target.address);
+    let service = view.service(backend.name).filter(|_| *backend.name != fronted.name)?;
+    let flow = Flow { source: own, source_ip: source_address(own, destination.ip()), destination };
+    let mut around = Quiet { enrolled: HashMap::new() };
+    let (to, here) = ((service, backend.port), fronted.waypoint_service.as_ref()?);
+    let through = view.deliver_through(&flow, to, here, &mut around)?;
+    Some(match backend.subset {
+        // The other waypoint knows no subsets of this route's.
+        Some(subset) => Err(Refusal::NoSubset(service.key.clone(), subset.into())),
+        None => through.map(drop),
+    })
+}
+
 /// The endpoints that the waypoint may choose, each once.
 fn endpoints(
     fronted: &Fronted<'_>,
@@ -126,7 +155,7 @@ fn endpoints(
     own: &Workload,
 ) -> Result<Vec<Delivery>, Refusal> {
     let (view, destination) = (fronted.builder.view(), fronted.target.address);
-    let mut around = Quiet { enrolled: std::collections::HashMap::new() };
+    let mut around = Quiet { enrolled: HashMap::new() };
     let is_itself = *backend.name == fronted.name
         && view.service_meant(&own.network, destination.ip(), &own.namespace).is_none();
     if is_itself {

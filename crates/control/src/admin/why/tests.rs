@@ -214,6 +214,36 @@ fn a_request_is_routed_and_judged_as_the_waypoint_does_it() {
 }
 
 #[test]
+fn a_backend_with_another_waypoint_is_reached_through_that_one() {
+    let mut builder = fronted();
+    let service = |name: &str, ip: &str, port: u16, labels: Value| {
+        let ports = json!([{"port": port, "name": "http"}]);
+        let spec = json!({"clusterIP": ip, "selector": {"app": name}, "ports": ports});
+        put(Kind::Service, name, json!({"metadata": {"labels": labels}, "spec": spec}))
+    };
+    let listeners = json!([{"name": "mesh", "protocol": "HBONE", "port": 15008}]);
+    let gateway = json!({"spec": {"gatewayClassName": "istio-waypoint", "listeners": listeners}});
+    let route = json!({"spec": {
+        "parentRefs": [{"group": "", "kind": "Service", "name": "web"}],
+        "rules": [{"backendRefs": [{"name": "backend", "port": 80}]}],
+    }});
+    let labels = json!({"istio.io/use-waypoint": "other"});
+    builder.apply([
+        put(Kind::Gateway, "other", gateway),
+        service("other", "10.96.0.8", 15008, json!({})),
+        service("backend", "10.96.0.7", 80, labels),
+        put(Kind::HttpRoute, "web", route),
+    ]);
+    let answer = ask_for(&builder, "web", "/api");
+    assert_eq!(answer.decision, admin::Decision::Deny, "the other one has no pod yet");
+    builder.apply(pod("other", "other-1", Some("10.0.0.8"), true));
+    let answer = ask_for(&builder, "web", "/api");
+    assert_eq!(answer.decision, admin::Decision::Allow, "{}", answer.reason);
+    let is_noted = |note: &String| note.contains("has a waypoint of its own");
+    assert!(answer.notes.iter().any(is_noted), "{:?}", answer.notes);
+}
+
+#[test]
 fn what_a_rule_does_beside_is_told() {
     let mut builder = fronted();
     let percent = json!({"value": 100.0});
