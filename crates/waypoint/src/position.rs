@@ -526,7 +526,7 @@ impl Position for Here {
         let traffic = traffic(&view, &service.key, port, subset);
         refuse(&view, &service.key, subset, traffic)?;
         let by = self.by(ask, service, &traffic.balancing);
-        let wellness = &self.shared.wellness;
+        let (wellness, now) = (&self.shared.wellness, Instant::now());
         let is_unwell = |uid: &str| wellness.is_left_out(&service.key, uid);
         let leaves_out = wellness.leaves_out(&service.key);
         let is_avoided = |uid: &str| {
@@ -536,7 +536,6 @@ impl Position for Here {
                 || ask.pinned.is_some_and(|pinned| hash_of(uid) != pinned)
         };
         let arrivals = traffic.warmup.map(|warmup| (warmup, self.arrivals.of(&view, service)));
-        let now = Instant::now();
         let warmth = |uid: &str| match &arrivals {
             Some((warmup, it)) => it.age(uid, now).map_or(WARM, |age| warmup.warmth(age)),
             None => WARM,
