@@ -83,7 +83,7 @@ mod tests {
         }
         for (name, meant) in [
             ("AMBIT_PATH_NORMALISATION", "did you mean AMBIT_PATH_NORMALIZATION?"),
-            ("AMBIT_THREADS", "did you mean"),
+            ("AMBIT_WAYPOINT_THREAD", "did you mean AMBIT_WAYPOINT_THREADS?"),
             ("AMBIT_NOTHING_THAT_ANYBODY_KNOWS", "it reads AMBIT_ACCESS_LOG, "),
         ] {
             let problem = waypoint_problem(name).unwrap_or_default();

@@ -567,13 +567,10 @@ fn policies_that_are_not_sent_are_not_named() {
     let mut builder = builder();
     builder.apply(pod("shop", "web", &json!({"app": "web"}), "10.0.0.2"));
     let selector = json!({"matchLabels": {"app": "web"}});
+    let gateway = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "web"});
     let changes = builder.apply([
         policy("shop", "audit", &json!({"action": "AUDIT", "selector": selector, "rules": [{}]})),
-        policy(
-            "shop",
-            "attached",
-            &json!({"targetRefs": [{"kind": "Gateway", "name": "web"}], "rules": [{}]}),
-        ),
+        policy("shop", "attached", &json!({"targetRefs": [gateway], "rules": [{}]})),
     ]);
     assert_eq!(names(&changes), [""; 0]);
     assert!(workload(&builder, "web").policies.is_empty());
@@ -775,7 +772,7 @@ fn what_is_attached_to_a_service_holds_for_whom_an_entry_of_its_host_selects() {
 #[test]
 fn what_is_attached_to_a_service_and_a_waypoint_says_what_nothing_enforces() {
     let front = json!({"kind": "Service", "name": "front"});
-    let gateway = json!({"kind": "Gateway", "name": "way"});
+    let gateway = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "way"});
     let (both, _) = converted(&json!({"action": "DENY", "targetRefs": [front, gateway]}));
     assert!(both.policy.is_some());
     assert!(both.condition.message.contains("nothing enforces it for Gateway way"));

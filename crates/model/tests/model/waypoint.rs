@@ -420,10 +420,10 @@ fn a_waypoint_needs_what_it_fronts_and_what_that_names() {
     };
     http("by-name", &["a", "b"], "v1", "copies");
     http("waypoint.app", &["b", "c"], "by-name", "by-name");
-    // Where its routes lead, other routes and policies mean nothing.
+    // Where its routes lead, other routes mean nothing. Policies there judge clients' own routes.
     http("v1", &["d"], "v2", "v2");
     let expected = format!("{fronted} copies v1 waypoint.app");
-    assert_eq!(names(&view), (expected, "a b c".to_owned()));
+    assert_eq!(names(&view), (expected, "a b c d".to_owned()));
 }
 
 #[test]
