@@ -161,8 +161,13 @@ fn one_of_two_waypoints_is_killed_and_only_its_own_is_lost() {
     let outcome = under_load(&cluster, &namespace, 2 * SHORT_S, what, || {
         let pods = waypoints(&cluster, &namespace);
         let node = pods[0].pointer("/spec/nodeName").unwrap().as_str().unwrap();
-        let kill = "kill -9 $(pgrep -f '^/ambit waypoint' | head -1)";
-        let said = cluster.on_node(node, &["sh", "-c", kill]);
+        let pod = pods[0].pointer("/metadata/name").unwrap().as_str().unwrap();
+        // That of this pod: those of a drill before may still be ending on this node.
+        let kill = format!(
+            "for each in $(pgrep -f '^/ambit waypoint'); do grep -qz '^POD_NAME={pod}$' \
+             /proc/$each/environ && exec kill -9 $each; done; echo none of {pod}; exit 1"
+        );
+        let said = cluster.on_node(node, &["sh", "-c", &kill]);
         assert!(said.is_success, "{}{}", said.out, said.err);
     });
     outcome.assert_lost_with_one(what);
