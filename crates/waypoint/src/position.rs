@@ -1,7 +1,8 @@
 //! Where the engine is: in a pod, in front of services or workloads of the mesh.
 //!
-//! Everything is asked of the view that is in force when it is asked. Endpoints are never reached
-//! through a waypoint, and prove their own identities, not merely one of the trust domain.
+//! Everything is asked of the view that is in force when it is asked. Endpoints are reached through
+//! a waypoint only where their service has another one than this, and whoever is reached proves its
+//! own identity, not merely one of the trust domain.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -232,7 +233,7 @@ impl Here {
             return None;
         };
         let passing = holds.passing(arrival, name);
-        let is_own = by.is_none_or(|by| holds.speaks_for(&by.namespace));
+        let is_own = by.is_none_or(|by| holds.is_own(by));
         let from = (&*holds.http, is_own);
         let judged = passing.judge_elsewhere(&holds.view, from, (service, *port));
         judged.err().map(|why| why.to_string())
@@ -640,12 +641,6 @@ impl Position for Here {
 }
 
 impl Holds {
-    /// Whether those who make routes in a namespace speak for the service: its own, or those who
-    /// run this waypoint.
-    fn speaks_for(&self, namespace: &str) -> bool {
-        self.http.is_spoken_for_by(namespace) || *self.shared.config.namespace == *namespace
-    }
-
     /// How long the first message of a client is waited for, if anybody asks for the name in it.
     /// `detect` is for ports of which it is not declared that they speak TLS.
     pub(crate) fn server_name_patience(&self, detect: Duration) -> Option<Duration> {
@@ -712,7 +707,8 @@ impl Rules for Holds {
     }
 
     fn is_own(&self, route: &Origin) -> bool {
-        self.speaks_for(&route.namespace)
+        // Whoever runs this waypoint speaks for all that it stands before.
+        route.is_producers(&self.http.service) || route.namespace == self.shared.config.namespace
     }
 
     fn judge_destination(

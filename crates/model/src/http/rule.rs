@@ -55,8 +55,9 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Whether the route is of the service's own namespace: a producer's. What others, as
-    /// consumers, write for their requests must not lift what holds for the service.
+    /// Whether the route is of the service's own namespace: a producer's. Others, as consumers,
+    /// route their own requests and do not speak for the service: what they write must not lift
+    /// what holds for it.
     pub fn is_producers(&self, service: &ServiceName) -> bool {
         self.namespace == service.namespace
     }

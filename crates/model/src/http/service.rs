@@ -118,12 +118,6 @@ impl ServiceHttp {
         other.namespace != self.service.namespace
     }
 
-    /// Whether whoever makes routes in a namespace speaks for this service. Clients may route their
-    /// own requests to it (consumer routes), and say nothing of what it lets pass.
-    pub fn is_spoken_for_by(&self, namespace: &str) -> bool {
-        *self.service.namespace == *namespace
-    }
-
     /// What is declared to be spoken at a port.
     pub fn protocol(&self, port: u16) -> Protocol {
         self.protocols.get(&port).copied().unwrap_or_default()

@@ -62,7 +62,7 @@ impl<'a> Fronted<'a> {
     /// Whether those who made a route speak for the service: its namespace's, or the waypoint's.
     pub(super) fn speaks_for(&self, route: &Origin) -> bool {
         let of_waypoint = self.waypoint.split_once('/').map(|(namespace, _)| namespace);
-        *route.namespace == *self.name.namespace || of_waypoint == Some(&*route.namespace)
+        route.is_producers(&self.name) || of_waypoint == Some(&*route.namespace)
     }
 
     /// Says that the waypoint knows nothing of it yet.

@@ -48,19 +48,21 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             let answer = Answer::new(500, Flags::NoRoute, "rate_limit_invalid", details);
             return Err(answer.into());
         }
-        let unclear = self.asked(|asked| {
-            let unclear = policy.unclear(asked);
-            unclear.map(|(index, field)| (index, field.clone()))
-        });
-        if let Some((index, field)) = unclear {
-            self.note_limits(&policy, &[index], LimitOutcome::Refused);
-            return Err(repeated(&policy, index, &field).into());
-        }
         let buckets = self.engine.position.buckets();
-        let (taking, (questions, later)) = self.asked(|asked| {
+        let counted = self.asked(|asked| {
+            if let Some((index, field)) = policy.unclear(asked) {
+                return Err((index, field.clone()));
+            }
             let taking = Taking::local(&policy, &service, asked, (buckets, buckets.now()));
-            (taking, counter::questions(&policy, asked))
+            Ok((taking, counter::questions(&policy, asked)))
         });
+        let (taking, (questions, later)) = match counted {
+            Ok(counted) => counted,
+            Err((index, field)) => {
+                self.note_limits(&policy, &[index], LimitOutcome::Refused);
+                return Err(repeated(&policy, index, &field).into());
+            }
+        };
         let taking = match taking {
             Ok(taking) => taking,
             Err(Reached { index, wait, left }) => {

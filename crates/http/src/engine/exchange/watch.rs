@@ -154,10 +154,10 @@ pub(super) fn denied_there(
 ) -> Option<String> {
     let by = &sent.by?.origin;
     let judge = |asked: &Asked<'_>| rules.judge_destination(sent.to, by, asked);
-    let judged = ask(arrival, sent.head, token, judge);
-    let is_as_asked = sent.is_as_asked(rules.rate_limits().0);
+    let judged = ask(arrival, sent.head, token, judge)?;
     // What other services ask there, nobody asks here.
-    denial(&judged?.decision, |custom| is_as_asked && passes(custom))
+    let is_as_asked = || sent.is_as_asked(rules.rate_limits().0);
+    denial(&judged.decision, |custom| is_as_asked() && passes(custom))
 }
 
 fn ask<T>(
