@@ -22,10 +22,8 @@ pub const WITHDRAWN_MAX: Duration = Duration::from_secs(30);
 pub(crate) const PAST_WAYPOINT_MAX: Duration = Duration::from_secs(300);
 /// How long the proxies of a mesh may disagree about who has which waypoint.
 pub const DISAGREEMENT: Duration = Duration::from_secs(5);
-/// Of views that follow one another faster, the first is kept.
-const INTERVAL: Duration = Duration::from_millis(500);
-/// As many fit in between.
-const VIEWS_MAX: usize = 11;
+/// Most views that are kept. Of more, those stay that were in force longest.
+const VIEWS_MAX: usize = 64;
 
 /// Views, the oldest first, with the moment at which each was replaced.
 #[derive(Debug, Default)]
@@ -39,9 +37,14 @@ impl Lately {
         while views.front().is_some_and(|(at, _)| *at + DISAGREEMENT <= now) {
             views.pop_front();
         }
-        let is_soon = views.back().is_some_and(|(at, _)| now < *at + INTERVAL);
-        if !is_soon && views.len() < VIEWS_MAX {
-            views.push_back((now, view));
+        views.push_back((now, view));
+        if views.len() > VIEWS_MAX {
+            // Neither the oldest, of which it is not known since when it was in force, nor the
+            // newest.
+            let stood = |at: &usize| views[*at].0.duration_since(views[*at - 1].0);
+            let shortest = (1..views.len() - 1).min_by_key(stood);
+            let removed = shortest.and_then(|at| views.remove(at));
+            debug_assert!(removed.is_some(), "there are more than two");
         }
     }
 
@@ -91,16 +94,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_changes_fast_keeps_its_first_view_and_no_more_than_fit() {
-        let lately = Lately::default();
-        for number in 1..=100 {
+    async fn of_many_views_those_are_kept_that_were_in_force_longest() {
+        let (lately, longest) = (Lately::default(), 250);
+        for number in 1..=300 {
+            let stood_ms = if number == longest { 100 } else { 10 };
+            tokio::time::advance(Duration::from_millis(stood_ms)).await;
             lately.keep(view(number));
-            tokio::time::advance(INTERVAL / 5).await;
         }
-        assert_eq!(newest(&lately), Some(96));
-        assert!(lately.0.lock().expect("nobody panics").len() <= VIEWS_MAX);
-        let is_there = |number| lately.find(|it| (it.services().count() <= number).then_some(()));
-        assert!(is_there(56).is_some(), "five seconds back");
-        assert!(is_there(55).is_none());
+        assert_eq!(newest(&lately), Some(300));
+        assert_eq!(lately.0.lock().expect("nobody panics").len(), VIEWS_MAX);
+        let is_kept = |it: &Arc<View>| (it.services().count() == longest).then_some(());
+        assert!(lately.find(is_kept).is_some());
+    }
+
+    /// A waypoint that is attached and at once withdrawn: both views are found.
+    #[tokio::test(start_paused = true)]
+    async fn views_that_follow_one_another_fast_are_all_kept() {
+        let lately = Lately::default();
+        for number in 1..=20 {
+            lately.keep(view(number));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        for number in 1..=20 {
+            let found = lately.find(|it| (it.services().count() == number).then_some(()));
+            assert!(found.is_some(), "{number}");
+        }
     }
 }

@@ -68,11 +68,12 @@ impl Mesh {
 
     /// Publishes a view and wakes all tasks that wait for one.
     pub fn publish(&self, view: View) {
-        let before = self.view.swap(Arc::new(view));
         // Half a view allows what the other half forbids.
         if *self.view_complete.borrow() {
-            self.lately.keep(before);
+            // Before it is replaced: whoever misses something in the new one looks there.
+            self.lately.keep(self.view.load_full());
         }
+        self.view.store(Arc::new(view));
         self.view_changed.send_modify(|version| *version += 1);
     }
 }
