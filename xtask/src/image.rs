@@ -80,7 +80,7 @@ pub(crate) fn write(binary: &Path, profile: Profile, name: &str, output: &Path) 
             Entry::text("/sbom.json", &bill),
         ],
         compression: match profile {
-            Profile::Dist | Profile::Release => Compression::Gzip,
+            Profile::Dist | Profile::Release => Compression::Zstd,
             Profile::Dev => Compression::None,
         },
     };

@@ -13,6 +13,9 @@ use sha2::{Digest, Sha256};
 
 use super::tar::Tar;
 
+/// The highest level that needs no more memory to read than others.
+const ZSTD_LEVEL: i32 = 19;
+
 /// An image to be written.
 pub(crate) struct Image {
     /// `NAME:TAG` under which importers know it.
@@ -30,8 +33,8 @@ pub(crate) struct Image {
 /// Whether a layer is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
-    /// Small to send.
-    Gzip,
+    /// Small to send, by a quarter smaller than gzip; containerd 1.5 and Docker 23 read it.
+    Zstd,
     /// Quick to make and to import.
     None,
 }
@@ -94,8 +97,8 @@ impl Image {
         let unpacked = digest(&content);
         let layer = match self.compression {
             Compression::None => Blob::new("application/vnd.oci.image.layer.v1.tar", content),
-            Compression::Gzip => {
-                Blob::new("application/vnd.oci.image.layer.v1.tar+gzip", gzip(&content)?)
+            Compression::Zstd => {
+                Blob::new("application/vnd.oci.image.layer.v1.tar+zstd", zstd(&content)?)
             }
         };
         let configuration = Blob::json(
@@ -181,6 +184,11 @@ fn digest(bytes: &[u8]) -> String {
     hash.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
+/// Compressed as small as is sensible.
+fn zstd(content: &[u8]) -> Result<Vec<u8>> {
+    zstd::encode_all(content, ZSTD_LEVEL).context("compress")
+}
+
 /// Compressed, with a header that knows neither name nor time.
 fn gzip(content: &[u8]) -> Result<Vec<u8>> {
     let level = flate2::Compression::best();
@@ -210,9 +218,9 @@ mod tests {
             let digest = image.write(&place).expect("written");
             (digest, std::fs::read(&place).expect("read"))
         };
-        let first = write("a", Compression::Gzip);
-        assert_eq!(first, write("a", Compression::Gzip));
-        assert_ne!(first.0, write("b", Compression::Gzip).0);
+        let first = write("a", Compression::Zstd);
+        assert_eq!(first, write("a", Compression::Zstd));
+        assert_ne!(first.0, write("b", Compression::Zstd).0);
         let plain = write("a", Compression::None);
         let text = String::from_utf8_lossy(&plain.1);
         assert!(text.contains(&format!(r#""digest":"{}""#, plain.0)), "index.json names it");
