@@ -11,31 +11,10 @@ const ORIGINALS: &str = "docker.io/istio/examples-bookinfo-";
 /// The services that are called, whose names the client's node does not resolve.
 const CALLED: [&str; 4] = ["productpage", "details", "reviews", "ratings"];
 
-/// Istio's definitions of what some steps are written in, as far as the API server must know them.
-/// The chart does not bring them: who uses them has them.
-const DEFINITIONS: [(&str, &str); 2] =
-    [("DestinationRule", "destinationrules"), ("VirtualService", "virtualservices")];
-
 /// Bookinfo in a cluster.
 struct Bookinfo<'a> {
     cluster: &'a Cluster,
     namespace: &'a Namespace<'a>,
-}
-
-fn definitions() -> String {
-    let definition = |(kind, plural): (&str, &str)| {
-        format!(
-            "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
-             metadata: {{name: {plural}.networking.istio.io}}\n\
-             spec:\n  group: networking.istio.io\n  scope: Namespaced\n  \
-             names: {{kind: {kind}, plural: {plural}}}\n  \
-             versions:\n  - name: v1\n    served: true\n    storage: true\n    \
-             subresources: {{status: {{}}}}\n    \
-             schema: {{openAPIV3Schema: {{type: object, \
-             x-kubernetes-preserve-unknown-fields: true}}}}\n"
-        )
-    };
-    DEFINITIONS.map(definition).concat()
 }
 
 /// A file of the examples, with our images for its own: the cluster has no others.
@@ -129,11 +108,6 @@ impl Place for Bookinfo<'_> {
 #[ignore = "for a release: cargo xtask e2e kubernetes --deep"]
 fn bookinfo_behind_a_waypoint_does_what_its_steps_say() {
     let cluster = Cluster::alone();
-    cluster.must_apply(&definitions());
-    for (_, plural) in DEFINITIONS {
-        let name = format!("crd/{plural}.networking.istio.io");
-        cluster.ask(&["wait", "--for=condition=Established", &name]);
-    }
     let namespace = cluster.namespace("bookinfo");
     cluster.must_apply(&example("bookinfo/app.yaml"));
     let bookinfo = Bookinfo { cluster: &cluster, namespace: &namespace };
@@ -143,5 +117,4 @@ fn bookinfo_behind_a_waypoint_does_what_its_steps_say() {
     }
     namespace.await_captured();
     bookinfo_steps::run(&bookinfo);
-    cluster.remove(&definitions());
 }
