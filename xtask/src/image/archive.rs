@@ -1,7 +1,7 @@
 //! An OCI image layout of one layer, in a tar archive.
 //!
 //! As in the OCI image specification 1.1: `oci-layout`, `index.json`, and blobs named by their
-//! digest. One layer, one platform; containerd, skopeo, podman and docker can read it.
+//! digest. One layer, one platform. Readers must know zstd: containerd 1.5 and Docker 23 do.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::tar::Tar;
 
-/// The highest level that needs no more memory to read than others.
+/// The highest level whose window, 8 MiB, every reader should take (RFC 8878, 3.1.1.1.2).
 const ZSTD_LEVEL: i32 = 19;
 
 /// An image to be written.
@@ -33,7 +33,7 @@ pub(crate) struct Image {
 /// Whether a layer is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
-    /// Small to send, by a quarter smaller than gzip; containerd 1.5 and Docker 23 read it.
+    /// Small to send: the binary comes to 72 % of its size with gzip.
     Zstd,
     /// Quick to make and to import.
     None,
@@ -184,7 +184,7 @@ fn digest(bytes: &[u8]) -> String {
     hash.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// Compressed as small as is sensible.
+/// Compressed for a layer.
 fn zstd(content: &[u8]) -> Result<Vec<u8>> {
     zstd::encode_all(content, ZSTD_LEVEL).context("compress")
 }
