@@ -40,8 +40,8 @@ impl Lately {
         }
         views.push_back((now, view));
         if views.len() > VIEWS_MAX {
-            // A view comes into force when the one before it is replaced. So the oldest has no known
-            // beginning; the newest is what a change has just taken away.
+            // A view comes into force when the one before it is replaced. So the oldest has no
+            // known beginning; the newest is what a change has just taken away.
             let stood = |at: &usize| views[*at].0.duration_since(views[*at - 1].0);
             if let Some(shortest) = (1..views.len() - 1).min_by_key(stood) {
                 views.remove(shortest);
