@@ -258,5 +258,11 @@ fn serve(resources: &mut Resources, change: &Change) {
         Change::RemoveRequestPolicy(name) => {
             resources.remove_request_policy(name);
         }
+        Change::Gateway(gateway) => {
+            resources.put_gateway(gateway);
+        }
+        Change::RemoveGateway(name) => {
+            resources.remove_gateway(name);
+        }
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Routed, Rules, Trial, Unreachable, Version,
 };
 use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::{Flags, Record};
@@ -95,8 +95,8 @@ impl Hop {
 }
 
 impl Rules for Holds {
-    fn routes(&self) -> Option<&RouteTable> {
-        Some(&self.0.routes)
+    fn route(&self, head: &ambit_model::http::head::RequestHead<'_>) -> Routed<'_> {
+        Routed::by(Some(&self.0.routes), head)
     }
 
     fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>> {
@@ -349,6 +349,7 @@ async fn run(listen: SocketAddr, hop: Hop) -> anyhow::Result<()> {
             client,
             destination: listen,
             scheme: Scheme::Http,
+            outside: None,
         };
         let (engine, guard) = (engine.clone(), drain.guard());
         spawn_local(async move {

@@ -40,6 +40,7 @@ pub mod bytes;
 pub mod condition;
 pub mod ejection;
 pub mod elsewhere;
+pub mod gateway;
 pub mod head;
 pub mod health;
 pub mod limits;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use imbl::{HashMap, OrdSet, Vector};
 
 use crate::Text;
+use crate::http::gateway::Gateway;
 use crate::http::policy::RequestPolicy;
 use crate::http::service::ServiceHttp;
 use crate::index::Index;
@@ -40,6 +41,10 @@ pub enum Change {
     HttpService(Arc<ServiceHttp>),
     /// Nothing is known any more of the requests to a service.
     RemoveHttpService(ServiceName),
+    /// A gateway at the edge appeared or changed.
+    Gateway(Arc<Gateway>),
+    /// A gateway at the edge is gone.
+    RemoveGateway(ServiceName),
     /// A policy that reads requests appeared or changed.
     RequestPolicy(Arc<RequestPolicy>),
     /// A policy that reads requests is gone.
@@ -62,6 +67,7 @@ pub struct View {
     global_policies: OrdSet<PolicyName>,
     namespace_policies: Map<Text, OrdSet<PolicyName>>,
     http_services: Map<ServiceName, Arc<ServiceHttp>>,
+    gateways: Map<ServiceName, Arc<Gateway>>,
     request_policies: Map<PolicyName, Arc<RequestPolicy>>,
     authorization_version: u64,
 }
@@ -186,6 +192,8 @@ impl View {
             Change::RemovePolicy(name) => self.remove_policy(&name),
             Change::HttpService(it) => self.put_http_service(it),
             Change::RemoveHttpService(name) => self.remove_http_service(&name),
+            Change::Gateway(it) => drop(self.gateways.insert(it.service.clone(), it)),
+            Change::RemoveGateway(name) => drop(self.gateways.remove(&name)),
             Change::RequestPolicy(policy) => {
                 self.authorization_version += 1;
                 self.request_policies.insert(policy.key.clone(), policy);
@@ -289,6 +297,11 @@ impl View {
     /// the same as a service without routes and policies.
     pub fn http_service(&self, name: &ServiceName) -> Option<&Arc<ServiceHttp>> {
         self.http_services.get(name)
+    }
+
+    /// What the gateway serves that is behind this service.
+    pub fn gateway(&self, name: &ServiceName) -> Option<&Arc<Gateway>> {
+        self.gateways.get(name)
     }
 
     /// What is known of the requests to services, in no particular order.

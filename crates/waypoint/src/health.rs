@@ -184,6 +184,7 @@ async fn ask(
         client,
         destination: flow.destination,
         scheme: Scheme::Http,
+        outside: None,
     };
     let stream = here.connect(&arrival, &reached).await.map_err(|it| it.text)?;
     let protocol = view.http_service(&endpoint.service).map(|http| http.protocol(port));

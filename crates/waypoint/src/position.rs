@@ -25,7 +25,7 @@ use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
 use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Routed, Rules, Trial, Unreachable, Version,
 };
 use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::{CheckedAs, Record};
@@ -37,12 +37,12 @@ use ambit_model::http::authorize::{Asked, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::bytes::{BytesRule, Connection, NoBytesRoute};
 use ambit_model::http::elsewhere;
+use ambit_model::http::head as model;
 use ambit_model::http::limits::Limits;
 use ambit_model::http::passing::Passing;
 use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::{Destination, Origin};
 use ambit_model::http::service::{Protocol, ServiceHttp};
-use ambit_model::http::table::RouteTable;
 use ambit_model::http::telemetry::{Spans, Telemetry};
 use ambit_model::http::traffic::{Balancing, TrafficPolicy};
 use ambit_model::http::warmup::WARM;
@@ -301,6 +301,7 @@ impl Here {
             client: SocketAddr::new(ip, 0),
             destination: SocketAddr::new(ip, port),
             scheme: Scheme::Http,
+            outside: None,
         }
     }
 
@@ -681,8 +682,8 @@ impl Holds {
 }
 
 impl Rules for Holds {
-    fn routes(&self) -> Option<&RouteTable> {
-        self.http.routes(self.port, self.namespace.as_deref())
+    fn route(&self, head: &model::RequestHead<'_>) -> Routed<'_> {
+        Routed::by(self.http.routes(self.port, self.namespace.as_deref()), head)
     }
 
     fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>> {

@@ -237,7 +237,7 @@ impl Thread {
         let source = Source::new(Some(session.peer.identity.clone()), session.from.ip());
         let workload = here.client(&session.peer.identity, session.from.ip());
         let (client, scheme) = (session.from, Scheme::Http);
-        let arrival = Arrival { source, workload, client, destination, scheme };
+        let arrival = Arrival { source, workload, client, destination, scheme, outside: None };
         Ok(Admitted::Requests(arrival, protocol))
     }
 

@@ -11,6 +11,7 @@
 //! | service | `namespace/hostname` | `network/ip` or `network/ip/length` |
 //! | policy | `namespace/name` | none |
 //! | service of layer 7 | `namespace/hostname` | none |
+//! | gateway at the edge | `namespace/hostname` | none |
 //! | policy that reads requests | `namespace/name` | none |
 
 use std::fmt;
@@ -68,6 +69,8 @@ pub enum ResourceType {
     RequestPolicy,
     /// Services of layer 7. Only waypoints ask for them, and only by name.
     HttpService,
+    /// Gateways at the edge. Only they themselves ask for them, and only by name.
+    Gateway,
     /// Workloads and services.
     Address,
     /// Workloads alone.
@@ -81,10 +84,11 @@ pub struct UnknownType(pub(crate) String);
 
 impl ResourceType {
     /// All of them, in the order of sending.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Authorization,
         Self::RequestPolicy,
         Self::HttpService,
+        Self::Gateway,
         Self::Address,
         Self::Workload,
     ];
@@ -95,6 +99,7 @@ impl ResourceType {
             Self::Authorization => "type.googleapis.com/istio.security.Authorization",
             Self::RequestPolicy => "type.googleapis.com/ambit.http.RequestPolicy",
             Self::HttpService => "type.googleapis.com/ambit.http.Service",
+            Self::Gateway => "type.googleapis.com/ambit.http.Gateway",
             Self::Address => "type.googleapis.com/istio.workload.Address",
             Self::Workload => "type.googleapis.com/istio.workload.Workload",
         }
@@ -103,7 +108,7 @@ impl ResourceType {
     /// Whether a resource that cannot be read takes its previous version with it. That of layer 7
     /// might allow or route what the new one does not; without any, requests are refused.
     pub(crate) fn is_void_if_unreadable(self) -> bool {
-        matches!(self, Self::RequestPolicy | Self::HttpService)
+        matches!(self, Self::RequestPolicy | Self::HttpService | Self::Gateway)
     }
 }
 

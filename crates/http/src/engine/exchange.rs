@@ -58,7 +58,7 @@ use crate::engine::answer::{Answer, is_grpc};
 use crate::engine::bounded::Bounded;
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::Source;
-use crate::engine::position::{Arrival, Goal, Position, Rules};
+use crate::engine::position::{Arrival, Goal, Position, Routed, Rules};
 use crate::engine::record::{Flags, Protocol, Record};
 use crate::engine::replay::Replay;
 use crate::engine::respond::Respond;
@@ -275,12 +275,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     async fn route(&mut self) -> Result<(), Ended> {
         let host = heads::lower_case(self.head.authority().host()).into_owned();
         let head = self.for_model(&host);
-        let Some(routes) = self.rules.routes() else { return Ok(()) };
-        let Some(found) = routes.find(&head) else {
-            // Who may not ask is not told which routes there are.
-            self.judge().await?;
-            let details = "no rule of its routes matches the request".to_owned();
-            return Err(Answer::new(404, Flags::NoRoute, "no_route", details).into());
+        let found = match self.rules.route(&head) {
+            Routed::Anyway => return Ok(()),
+            Routed::To(found) => found,
+            routed => return self.unrouted(matches!(routed, Routed::Misdirected)).await,
         };
         let (rule, prefix_len) = (found.rule.clone(), found.prefix_len());
         let answer = match &rule.action {
@@ -307,6 +305,19 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         // Who may not ask is not told where else to ask.
         self.judge().await?;
         Err(answer.into())
+    }
+
+    /// Answers what no rule answers.
+    async fn unrouted(&mut self, is_misdirected: bool) -> Result<(), Ended> {
+        // Who may not ask is not told which routes there are.
+        self.judge().await?;
+        let (status, reason, details) = match is_misdirected {
+            false => (404, "no_route", "no rule of its routes matches the request"),
+            true => {
+                (421, "misdirected", "another listener has its host; connect anew with its name")
+            }
+        };
+        Err(Answer::new(status, Flags::NoRoute, reason, details.to_owned()).into())
     }
 
     /// Asks the policies, and the services that they name and that were not asked yet.

@@ -138,6 +138,11 @@ pub(crate) fn identify(
         let value = format!("By={own_name};URI={identity}");
         fields.append(CLIENT_CERTIFICATE, value.as_bytes()).map_err(too_large)?;
     }
+    // From outside a client may say what it likes, unless a proxy that is believed has said it.
+    let is_believed = arrival.outside.as_ref().is_none_or(|it| it.trusted_hops > 0);
+    if !is_believed {
+        fields.remove("x-forwarded-proto");
+    }
     if fields.first("x-forwarded-proto").is_none() {
         let scheme = arrival.scheme.as_str().as_bytes();
         fields.append("x-forwarded-proto", scheme).map_err(too_large)?;

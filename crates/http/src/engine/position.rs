@@ -15,10 +15,11 @@ use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, Custom, RequestJudgement};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::head as model;
 use ambit_model::http::limits::Limits;
 use ambit_model::http::rate_limit::RateLimits;
 use ambit_model::http::rule::{Destination, Origin};
-use ambit_model::http::table::RouteTable;
+use ambit_model::http::table::{Found, RouteTable};
 use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::names::ServiceName;
@@ -42,13 +43,47 @@ pub struct Arrival {
     pub destination: SocketAddr,
     /// Whether the client's own bytes came over TLS.
     pub scheme: Scheme,
+    /// What is known of a connection from outside of the mesh; `None` for one from within, whose
+    /// proxy says what is true.
+    pub outside: Option<Outside>,
+}
+
+/// A connection from outside of the mesh.
+#[derive(Clone, Debug, Default)]
+pub struct Outside {
+    /// The name that its TLS has asked for, in lower case; without TLS nothing.
+    pub server_name: Option<Text>,
+    /// How many proxies before this one are believed, by what they have added to fields.
+    pub trusted_hops: usize,
+}
+
+/// What the routes of a connection say of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Routed<'a> {
+    /// None are attached, so that it goes where it would go anyway.
+    Anyway,
+    /// A rule answers it.
+    To(Found<'a>),
+    /// Some are attached, and none answers it: it goes nowhere.
+    Nowhere,
+    /// Its host is served here, but not by what this connection's TLS has asked for.
+    Misdirected,
+}
+
+impl<'a> Routed<'a> {
+    /// As a table of routes says it, where there is one.
+    pub fn by(table: Option<&'a RouteTable>, head: &model::RequestHead<'_>) -> Self {
+        match table {
+            None => Self::Anyway,
+            Some(table) => table.find(head).map_or(Self::Nowhere, Self::To),
+        }
+    }
 }
 
 /// What holds for the requests of a connection at this moment.
 pub trait Rules {
-    /// The routes for this client; `None` where none are attached, so that requests go where they
-    /// would go anyway. What no rule of a table matches goes nowhere.
-    fn routes(&self) -> Option<&RouteTable>;
+    /// Who answers a request of this client.
+    fn route(&self, head: &model::RequestHead<'_>) -> Routed<'_>;
     /// The authorization services that policies name.
     fn authorizers(&self) -> &BTreeMap<Text, Arc<Authorizer>>;
     /// Which tokens of requests are accepted.

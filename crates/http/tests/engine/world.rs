@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Goal, Position, Rules, Trial, Unreachable, Version,
+    Arrival, Endpoint, EndpointAsk, Goal, Position, Routed, Rules, Trial, Unreachable, Version,
 };
 use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::Record;
@@ -87,8 +87,8 @@ pub(crate) struct Holds {
 }
 
 impl Rules for Holds {
-    fn routes(&self) -> Option<&RouteTable> {
-        Some(&self.table).filter(|it| !it.is_empty())
+    fn route(&self, head: &ambit_model::http::head::RequestHead<'_>) -> Routed<'_> {
+        Routed::by(Some(&self.table).filter(|it| !it.is_empty()), head)
     }
 
     fn authentication(&self) -> &Authentication {
@@ -419,6 +419,7 @@ pub(crate) fn arrival() -> Arrival {
         client,
         destination: SocketAddr::from(([10, 96, 0, 1], 80)),
         scheme: Scheme::Http,
+        outside: None,
     }
 }
 

@@ -171,7 +171,7 @@ impl ServerNameMatch {
         }
     }
 
-    fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exact(text) => name == &**text,
             Self::Suffix(text) => name.len() > text.len() && name.ends_with(&**text),
@@ -179,7 +179,7 @@ impl ServerNameMatch {
     }
 
     /// How specific it is; more is greater.
-    fn rank(&self) -> (bool, usize) {
+    pub(crate) fn rank(&self) -> (bool, usize) {
         match self {
             Self::Exact(text) => (true, text.len()),
             Self::Suffix(text) => (false, text.len()),

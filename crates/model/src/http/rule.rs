@@ -37,6 +37,19 @@ pub struct Rule {
     pub session: Option<Session>,
 }
 
+impl Rule {
+    /// The services that it sends requests or copies to; one may come several times.
+    pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
+        let backends = match &self.action {
+            Action::Forward { backends, .. } => &backends[..],
+            Action::Redirect(_) | Action::Respond { .. } => &[],
+        };
+        let backends = backends.iter().map(|it| &it.destination);
+        let all = backends.chain(self.mirrors.iter().map(|it| &it.destination));
+        all.filter_map(Destination::service)
+    }
+}
+
 /// Where a rule is written, and what decides its place among others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {

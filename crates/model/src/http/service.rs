@@ -14,7 +14,7 @@ use crate::http::bytes::{self, BytesRoutes, BytesTable};
 use crate::http::health::HealthCheck;
 use crate::http::limits::Limits;
 use crate::http::rate_limit::RateLimits;
-use crate::http::rule::{Action, Destination, RouteKind, Rule};
+use crate::http::rule::{RouteKind, Rule};
 use crate::http::table::RouteTable;
 use crate::http::telemetry::Telemetry;
 use crate::http::traffic::TrafficPolicy;
@@ -209,15 +209,7 @@ impl ServiceHttp {
 /// The services that rules send requests or copies to; one may come several times.
 fn destinations(routes: &Routes) -> impl Iterator<Item = &ServiceName> {
     let rules = routes.groups().iter().flat_map(|group| &group.rules);
-    rules.flat_map(|rule| {
-        let backends = match &rule.action {
-            Action::Forward { backends, .. } => &backends[..],
-            Action::Redirect(_) | Action::Respond { .. } => &[],
-        };
-        let backends = backends.iter().map(|it| &it.destination);
-        let all = backends.chain(rule.mirrors.iter().map(|it| &it.destination));
-        all.filter_map(Destination::service)
-    })
+    rules.flat_map(|rule| rule.destinations())
 }
 
 /// Where HTTPRoutes and GRPCRoutes meet, only GRPCRoutes count: the more specific kind (GEP-1294).

@@ -64,7 +64,9 @@ impl View {
             Change::Policy(_)
             | Change::RemovePolicy(_)
             | Change::RequestPolicy(_)
-            | Change::RemoveRequestPolicy(_) => false,
+            | Change::RemoveRequestPolicy(_)
+            | Change::Gateway(_)
+            | Change::RemoveGateway(_) => false,
         }
     }
 

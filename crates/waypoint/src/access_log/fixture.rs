@@ -36,6 +36,7 @@ pub(crate) fn arrival() -> Arrival {
         client,
         destination: SocketAddr::from(([10, 96, 0, 1], 80)),
         scheme: Scheme::Http,
+        outside: None,
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ambit_model::http::gateway::Gateway;
 use ambit_model::http::matching::Pattern;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
@@ -20,6 +21,7 @@ mod action;
 mod authentication;
 mod authorizer;
 mod connections;
+mod gateway;
 mod health;
 mod limits;
 mod matching;
@@ -34,6 +36,11 @@ mod traffic;
 /// Reads an encoded service.
 pub(crate) fn read_service(bytes: &[u8]) -> Result<ServiceHttp, ConvertError> {
     whole::<proto::Service>(bytes)?.try_into()
+}
+
+/// Reads an encoded gateway.
+pub(crate) fn read_gateway(bytes: &[u8]) -> Result<Gateway, ConvertError> {
+    whole::<proto::Gateway>(bytes)?.try_into()
 }
 
 /// Reads an encoded policy.

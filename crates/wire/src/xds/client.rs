@@ -364,10 +364,12 @@ impl Client {
     /// Whether a resource that came is still asked for. One of layer 7 may have been under way when
     /// it no longer was; an address may have come for the sake of another.
     fn is_wanted(&self, resource_type: ResourceType, name: &str) -> bool {
-        !matches!(resource_type, ResourceType::RequestPolicy | ResourceType::HttpService)
-            || self.watches.get(&resource_type).is_none_or(|watch| {
-                watch.interest == Interest::Everything || watch.demanded.contains_key(name)
-            })
+        !matches!(
+            resource_type,
+            ResourceType::RequestPolicy | ResourceType::HttpService | ResourceType::Gateway
+        ) || self.watches.get(&resource_type).is_none_or(|watch| {
+            watch.interest == Interest::Everything || watch.demanded.contains_key(name)
+        })
     }
 
     /// Forgets the version of a resource; answers whether it was held.
@@ -465,6 +467,10 @@ fn convert_body(
             let it = convert::http::read_service(&body)?;
             (it.service.to_string(), Change::HttpService(Arc::new(it)), Vec::new())
         }
+        ResourceType::Gateway => {
+            let it = convert::http::read_gateway(&body)?;
+            (it.service.to_string(), Change::Gateway(Arc::new(it)), Vec::new())
+        }
         ResourceType::RequestPolicy => {
             let it = convert::http::read_policy(&body)?;
             (it.key.to_string(), Change::RequestPolicy(Arc::new(it)), Vec::new())
@@ -483,6 +489,7 @@ fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
         ResourceType::Address | ResourceType::Workload => Some(Change::RemoveAddress(name.into())),
         ResourceType::Authorization => name.parse().ok().map(Change::RemovePolicy),
         ResourceType::HttpService => name.parse().ok().map(Change::RemoveHttpService),
+        ResourceType::Gateway => name.parse().ok().map(Change::RemoveGateway),
         ResourceType::RequestPolicy => name.parse().ok().map(Change::RemoveRequestPolicy),
     }
 }

@@ -16,6 +16,7 @@ use prost::Message as _;
 
 use ambit_model::Text;
 use ambit_model::few::{self, Few};
+use ambit_model::http::gateway::Gateway;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::{PolicyName, ServiceName};
@@ -41,6 +42,7 @@ pub struct Resources {
     authorizations: ResourceSet,
     addresses: ResourceSet,
     http_services: ResourceSet,
+    gateways: ResourceSet,
     request_policies: ResourceSet,
 }
 
@@ -77,6 +79,13 @@ impl Resources {
         self.http_services.put(kind, &name, Names::default(), body, 0)
     }
 
+    /// Adds or replaces what a gateway serves. Returns whether anything changed.
+    pub fn put_gateway(&mut self, gateway: &Gateway) -> bool {
+        let (name, kind) = (gateway.service.to_string(), ResourceType::Gateway);
+        let body = http::Gateway::from(gateway).encode_to_vec();
+        self.gateways.put(kind, &name, Names::default(), body, 0)
+    }
+
     /// Adds or replaces a policy that reads requests. Returns whether anything changed.
     pub fn put_request_policy(&mut self, policy: &RequestPolicy) -> bool {
         let (name, kind) = (policy.key.to_string(), ResourceType::RequestPolicy);
@@ -104,6 +113,11 @@ impl Resources {
         self.http_services.remove(&name.to_string())
     }
 
+    /// Removes what a gateway serves. Returns whether it was there.
+    pub fn remove_gateway(&mut self, name: &ServiceName) -> bool {
+        self.gateways.remove(&name.to_string())
+    }
+
     /// Removes a policy that reads requests. Returns whether it was there.
     pub fn remove_request_policy(&mut self, name: &PolicyName) -> bool {
         self.request_policies.remove(&name.to_string())
@@ -114,6 +128,7 @@ impl Resources {
         let set = match resource_type {
             ResourceType::Authorization => &self.authorizations,
             ResourceType::HttpService => &self.http_services,
+            ResourceType::Gateway => &self.gateways,
             ResourceType::RequestPolicy => &self.request_policies,
             ResourceType::Address | ResourceType::Workload => &self.addresses,
         };

@@ -28,7 +28,7 @@ use super::watch::{self, Ended, client_gone, judgement};
 use super::{Exchange, malformed};
 use crate::engine::answer::Answer;
 use crate::engine::piece::{Broken, Source};
-use crate::engine::position::{Goal, Position, Rules, Trial, Version};
+use crate::engine::position::{Goal, Position, Routed, Rules, Trial, Version};
 use crate::engine::record::{Checked, CheckedAs, Flags};
 use crate::engine::replay::Ahead;
 use crate::engine::respond::Respond;
@@ -112,8 +112,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         }
         let host = heads::lower_case(self.head.authority().host()).into_owned();
         let head = self.for_model(&host);
-        let found = self.rules.routes().and_then(|routes| routes.find(&head));
-        let cors = found.as_ref().and_then(|it| it.rule.cors.as_ref());
+        let Routed::To(found) = self.rules.route(&head) else { return false };
+        let cors = found.rule.cors.as_ref();
         cors.is_some_and(|cors| cors::preflight(cors, &self.head).is_some())
     }
 

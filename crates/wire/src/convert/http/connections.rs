@@ -25,7 +25,7 @@ pub(super) fn group_message(group: &RouteGroup<BytesRule>) -> proto::BytesGroup 
     }
 }
 
-fn bytes_rule(message: proto::BytesRule) -> Result<BytesRule, ConvertError> {
+pub(super) fn bytes_rule(message: proto::BytesRule) -> Result<BytesRule, ConvertError> {
     Ok(BytesRule {
         origin: inner("origin", message.origin, rule::origin)?,
         matches: each("matches", message.matches, one)?,
@@ -33,7 +33,7 @@ fn bytes_rule(message: proto::BytesRule) -> Result<BytesRule, ConvertError> {
     })
 }
 
-fn bytes_rule_message(rule: &BytesRule) -> proto::BytesRule {
+pub(super) fn bytes_rule_message(rule: &BytesRule) -> proto::BytesRule {
     proto::BytesRule {
         origin: Some(rule::origin_message(&rule.origin)),
         matches: rule.matches.iter().map(one_message).collect(),

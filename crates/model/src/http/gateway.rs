@@ -1,0 +1,266 @@
+//! What a gateway at the edge serves: its listeners, and the routes that are attached to each.
+//!
+//! The control plane judges what is written (names that conflict, routes that may not attach); this
+//! says which listener a connection or a request is for, and which of its routes are asked. A
+//! request is for the most specific listener of its port that has its host, and for no other
+//! (listener isolation).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::Text;
+use crate::http::attached::Compile as _;
+use crate::http::bytes::{BytesRule, BytesTable, ServerNameMatch};
+use crate::http::head::RequestHead;
+use crate::http::rule::Rule;
+use crate::http::table::{Found, RouteTable};
+use crate::names::ServiceName;
+
+/// A host as a listener or a route names it: `example.com`, `*.example.com`, or `*`.
+pub type HostMatch = ServerNameMatch;
+
+/// A gateway, as used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gateway {
+    /// The service in front of its pods, whose policies hold for what comes in.
+    pub service: ServiceName,
+    /// Its listeners by port, the more specific host first.
+    ports: BTreeMap<u16, Vec<Arc<Listener>>>,
+}
+
+/// Where a gateway listens.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Its name.
+    pub name: Text,
+    /// Its port.
+    pub port: u16,
+    /// The host that it serves; `None` is every one.
+    pub host: Option<HostMatch>,
+    /// What is spoken there.
+    pub speaks: ListenerSpeaks,
+    /// The routes of its requests, by the hosts that they are for, as they came.
+    routes: Vec<HostRules>,
+    /// The same, compiled, the more specific host first.
+    tables: Vec<(Option<HostMatch>, RouteTable)>,
+    /// The routes of its connections, as they came.
+    bytes_rules: Vec<Arc<BytesRule>>,
+    /// The same, compiled.
+    bytes: Option<BytesTable>,
+}
+
+/// Rules that are attached for one host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostRules {
+    /// The host; `None` is every one that the listener has.
+    pub host: Option<HostMatch>,
+    /// The rules, in any order.
+    pub rules: Vec<Arc<Rule>>,
+}
+
+/// What is spoken at a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenerSpeaks {
+    /// HTTP.
+    Http,
+    /// HTTP in TLS that ends at the gateway.
+    Https(Termination),
+    /// Bytes in TLS that ends at the gateway.
+    Tls(Termination),
+    /// TLS, which only the two ends read.
+    TlsPassthrough,
+    /// Bytes.
+    Tcp,
+}
+
+/// How TLS ends at a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Termination {
+    /// The names of its certificates. Without any no connection is taken.
+    pub certificates: Vec<Text>,
+    /// Which clients prove themselves, and how.
+    pub clients: ClientValidation,
+}
+
+/// Which clients must prove themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClientValidation {
+    /// None is asked to.
+    #[default]
+    None,
+    /// One without a certificate of these roots is refused.
+    Required {
+        /// The roots, as PEM.
+        roots_pem: Text,
+    },
+    /// One without a certificate, or with one of other roots, is taken all the same
+    /// (`AllowInsecureFallback`).
+    Optional {
+        /// The roots, as PEM.
+        roots_pem: Text,
+    },
+    /// Nobody can prove anything, because the roots cannot be used: all are refused.
+    Impossible {
+        /// Why.
+        problem: Text,
+    },
+}
+
+/// Which routes a request is for.
+#[derive(Clone, Copy, Debug)]
+pub enum HostRoutes<'a> {
+    /// Those of this listener.
+    Of(&'a Listener),
+    /// No listener of the port has the host: 404.
+    NoListener,
+    /// Another listener than that of the connection's TLS has the host: 421 (RFC 9110, 15.5.20).
+    Misdirected,
+}
+
+impl Gateway {
+    /// A gateway with these listeners.
+    pub fn new(service: ServiceName, listeners: impl IntoIterator<Item = Listener>) -> Self {
+        let mut ports: BTreeMap<u16, Vec<Arc<Listener>>> = BTreeMap::new();
+        for listener in listeners {
+            ports.entry(listener.port).or_default().push(Arc::new(listener));
+        }
+        for listeners in ports.values_mut() {
+            listeners.sort_by_key(|it| Reverse(rank(it.host.as_ref())));
+        }
+        Self { service, ports }
+    }
+
+    /// The services to which its routes lead; one may come several times.
+    pub fn routed(&self) -> impl Iterator<Item = &ServiceName> {
+        let rules = self.listeners().flat_map(|it| &it.routes).flat_map(|it| &it.rules);
+        let bytes = self.listeners().flat_map(|it| &it.bytes_rules);
+        let bytes =
+            bytes.flat_map(|it| it.backends.iter().filter_map(|it| it.destination.service()));
+        rules.flat_map(|it| it.destinations()).chain(bytes)
+    }
+
+    /// All listeners, by their ports.
+    pub fn listeners(&self) -> impl Iterator<Item = &Arc<Listener>> {
+        self.ports.values().flatten()
+    }
+
+    /// The ports at which something listens.
+    pub fn ports(&self) -> impl Iterator<Item = u16> {
+        self.ports.keys().copied()
+    }
+
+    /// The listeners of a port, the more specific host first.
+    pub fn at(&self, port: u16) -> &[Arc<Listener>] {
+        self.ports.get(&port).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether connections to a port begin with TLS.
+    pub fn begins_with_tls(&self, port: u16) -> bool {
+        use ListenerSpeaks::{Https, Tls, TlsPassthrough};
+        let is_tls = |it: &Arc<Listener>| matches!(it.speaks, Https(_) | Tls(_) | TlsPassthrough);
+        self.at(port).iter().any(is_tls)
+    }
+
+    /// The listener that takes a TLS connection which asks for this name, in lower case.
+    pub fn named(&self, port: u16, server_name: Option<&str>) -> Option<&Arc<Listener>> {
+        best(self.at(port), server_name)
+    }
+
+    /// The routes for a request to a host, in lower case. `server_name` is what the TLS connection
+    /// has asked for; `None` without TLS.
+    pub fn routes(
+        &self,
+        port: u16,
+        host: &str,
+        server_name: Option<Option<&str>>,
+    ) -> HostRoutes<'_> {
+        let found = best(self.at(port), Some(host));
+        match (server_name, found) {
+            (_, None) => HostRoutes::NoListener,
+            (None, Some(found)) => HostRoutes::Of(found),
+            (Some(name), Some(found)) => match self.named(port, name) {
+                Some(own) if Arc::ptr_eq(own, found) => HostRoutes::Of(found),
+                _ => HostRoutes::Misdirected,
+            },
+        }
+    }
+}
+
+/// The most specific of sorted listeners that has a host; without a host one that has all.
+fn best<'a>(listeners: &'a [Arc<Listener>], host: Option<&str>) -> Option<&'a Arc<Listener>> {
+    listeners.iter().find(|it| has(it.host.as_ref(), host))
+}
+
+fn has(wanted: Option<&HostMatch>, host: Option<&str>) -> bool {
+    wanted.is_none_or(|wanted| host.is_some_and(|host| wanted.matches(host)))
+}
+
+/// How specific a host is; more is greater.
+fn rank(host: Option<&HostMatch>) -> Option<(bool, usize)> {
+    host.map(HostMatch::rank)
+}
+
+impl Listener {
+    /// A listener to which nothing is attached.
+    pub fn new(name: Text, port: u16, host: Option<HostMatch>, speaks: ListenerSpeaks) -> Self {
+        let (routes, tables, bytes_rules) = (Vec::new(), Vec::new(), Vec::new());
+        Self { name, port, host, speaks, routes, tables, bytes_rules, bytes: None }
+    }
+
+    /// With these routes of requests; of several for one host all are asked.
+    pub fn with_routes(mut self, routes: Vec<HostRules>) -> Self {
+        let mut hosts: Vec<(Option<HostMatch>, Vec<Arc<Rule>>)> = Vec::new();
+        for it in &routes {
+            match hosts.iter_mut().find(|(host, _)| *host == it.host) {
+                Some((_, rules)) => rules.extend(it.rules.iter().cloned()),
+                None => hosts.push((it.host.clone(), it.rules.clone())),
+            }
+        }
+        hosts.sort_by_key(|(host, _)| Reverse(rank(host.as_ref())));
+        hosts.retain(|(_, rules)| !rules.is_empty());
+        let compiled = hosts.into_iter().map(|(host, rules)| (host, RouteTable::new(rules)));
+        self.tables = compiled.collect();
+        self.routes = routes;
+        self
+    }
+
+    /// With these rules for its connections.
+    pub fn with_bytes(mut self, rules: Vec<Arc<BytesRule>>) -> Self {
+        self.bytes = BytesTable::compile(rules.iter());
+        self.bytes_rules = rules;
+        self
+    }
+
+    /// The routes of its requests as they came.
+    pub fn routes(&self) -> &[HostRules] {
+        &self.routes
+    }
+
+    /// The rules of its connections as they came.
+    pub fn bytes_rules(&self) -> &[Arc<BytesRule>] {
+        &self.bytes_rules
+    }
+
+    /// Who takes its connections; `None` where no route is attached.
+    pub fn bytes(&self) -> Option<&BytesTable> {
+        self.bytes.as_ref()
+    }
+
+    /// The rule that answers a request: of the routes for the most specific host that has one.
+    pub fn find(&self, head: &RequestHead<'_>) -> Option<Found<'_>> {
+        let mut tables = self.tables.iter().filter(|(host, _)| has(host.as_ref(), Some(head.host)));
+        tables.find_map(|(_, table)| table.find(head))
+    }
+}
+
+impl PartialEq for Listener {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.port == other.port
+            && self.host == other.host
+            && self.speaks == other.speaks
+            && self.routes == other.routes
+            && self.bytes_rules == other.bytes_rules
+    }
+}
