@@ -1,9 +1,13 @@
-//! Gateway and GatewayClass of the Gateway API, as far as they ask for waypoints.
+//! Gateway and GatewayClass of the Gateway API.
 //!
-//! A Gateway of a waypoint's class asks for pods that judge and route requests; this file reads
-//! what it says and judges its listeners. [`crate::waypoint`] writes the objects that come of it.
-//! Gateways of other classes are read and belong to other controllers. Nothing here may accept a
-//! listener that a waypoint does not serve.
+//! A Gateway of a waypoint's class asks for pods that judge and route requests inside the mesh;
+//! this file reads what it says and judges its listeners. One of an edge class asks for pods that
+//! take what comes from outside; [`listeners`] judges those. [`crate::waypoint`] writes the objects
+//! that come of either. Gateways of other classes are read and belong to other controllers.
+//! Nothing here may accept a listener that is not served.
+
+pub mod listeners;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +19,10 @@ use serde_json::Value;
 
 use super::istio::IstioObject;
 use super::selector;
+pub use tls::{
+    BackendTls, CaCertificateRef, ClientValidation, FrontendTls, GatewayTls, ListenerTls, PortTls,
+    SecretRef, TlsSettings,
+};
 
 /// The class of Ambit's waypoints.
 pub const AMBIT_WAYPOINT: &str = "ambit-waypoint";
@@ -27,6 +35,10 @@ const ISTIO_CONTROLLER: &str = "istio.io/mesh-controller";
 /// The classes of waypoints that need no GatewayClass object, each with its controller.
 pub const CLASSES: [(&str, &str); 2] =
     [(AMBIT_WAYPOINT, AMBIT_CONTROLLER), (ISTIO_WAYPOINT, ISTIO_CONTROLLER)];
+/// The class of Ambit's gateways at the edge.
+pub const AMBIT_EDGE: &str = "ambit";
+/// The controller of Ambit's gateways at the edge, as a GatewayClass names it.
+pub const EDGE_CONTROLLER: &str = "ambit.io/gateway-controller";
 /// The protocol of a waypoint's listener.
 pub(crate) const HBONE_PROTOCOL: &str = "HBONE";
 /// What is wrong with any other listener of a waypoint: its reason.
@@ -54,7 +66,7 @@ pub struct GatewayClassSpec {
     pub parameters_ref: Option<Value>,
 }
 
-/// What a Gateway asks for. Fields that a waypoint has no use for are kept as they are.
+/// What a Gateway asks for. Fields that have no use here are kept as they are.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewaySpec {
@@ -64,19 +76,31 @@ pub struct GatewaySpec {
     pub listeners: Vec<Listener>,
     /// Addresses that are asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub addresses: Option<Vec<Value>>,
+    pub addresses: Option<Vec<Address>>,
     /// What the objects that are made of it carry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub infrastructure: Option<Infrastructure>,
     /// Who may add listeners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_listeners: Option<Value>,
-    /// TLS of a gateway at the edge.
+    /// TLS of a gateway at the edge, towards clients and towards backends.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls: Option<Value>,
+    pub tls: Option<GatewayTls>,
     /// Which routes without a parent it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_scope: Option<Value>,
+}
+
+/// An address that a Gateway asks for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Address {
+    /// `IPAddress`, `Hostname` or a type of another's; `IPAddress` when not said.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub address_type: Option<String>,
+    /// The address; any of the type when not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
 }
 
 /// Where a Gateway listens.
@@ -94,7 +118,7 @@ pub struct Listener {
     pub protocol: String,
     /// TLS of a gateway at the edge.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls: Option<Value>,
+    pub tls: Option<ListenerTls>,
     /// Which routes, and for a waypoint whose objects, may name it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_routes: Option<AllowedRoutes>,
@@ -109,7 +133,18 @@ pub struct AllowedRoutes {
     pub namespaces: Option<RouteNamespaces>,
     /// Which kinds of routes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kinds: Option<Vec<Value>>,
+    pub kinds: Option<Vec<RouteGroupKind>>,
+}
+
+/// A kind of routes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RouteGroupKind {
+    /// Its API group; the Gateway API's when not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Its name.
+    pub kind: String,
 }
 
 /// The namespaces from which a listener may be named.
@@ -208,6 +243,15 @@ pub fn is_waypoint_class(name: &str, class: Option<&GatewayClassSpec>) -> bool {
     }
 }
 
+/// Whether Gateways of this class are gateways at the edge: by the controller of its GatewayClass,
+/// or by its name where there is none.
+pub fn is_edge_class(name: &str, class: Option<&GatewayClassSpec>) -> bool {
+    match class {
+        Some(class) => class.controller_name == EDGE_CONTROLLER,
+        None => name == AMBIT_EDGE,
+    }
+}
+
 impl Listener {
     /// Whether a waypoint serves it; otherwise what is wrong.
     pub fn judge(&self) -> Result<(), String> {
@@ -221,8 +265,14 @@ impl Listener {
         ))
     }
 
-    /// Whether objects of a namespace with these labels may name the waypoint, which is in `own`.
-    fn admits(&self, own: &str, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+    /// Whether objects of a namespace with these labels may attach to the listener, whose Gateway is
+    /// in `own`.
+    pub(crate) fn admits(
+        &self,
+        own: &str,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> bool {
         let namespaces = self.allowed_routes.as_ref().and_then(|it| it.namespaces.as_ref());
         let from = namespaces.and_then(|it| it.from.as_deref()).unwrap_or("Same");
         match (from, namespaces.and_then(|it| it.selector.as_ref())) {
@@ -395,6 +445,48 @@ mod tests {
         check("mine", Some("ambit.io/mesh-controller"), true);
         check("mine", Some("istio.io/mesh-controller"), true);
         check("istio-waypoint", Some("example.com/other"), false);
+    }
+
+    #[test]
+    fn a_class_is_of_the_edge_by_its_controller_or_its_name() {
+        let check = |name: &str, controller: Option<&str>, expected: bool| {
+            let class = controller.map(|it| GatewayClassSpec {
+                controller_name: it.to_owned(),
+                ..GatewayClassSpec::default()
+            });
+            assert_eq!(is_edge_class(name, class.as_ref()), expected, "{name} {controller:?}");
+        };
+        check("ambit", None, true);
+        check("istio", None, false);
+        check("ambit-waypoint", None, false);
+        check("mine", Some("ambit.io/gateway-controller"), true);
+        check("mine", Some("ambit.io/mesh-controller"), false);
+        check("ambit", Some("example.com/other"), false);
+    }
+
+    #[test]
+    fn what_is_written_is_kept() {
+        let written = json!({
+            "gatewayClassName": "ambit",
+            "listeners": [{
+                "name": "web", "hostname": "*.example.com", "port": 443, "protocol": "HTTPS",
+                "tls": {"mode": "Terminate", "options": {"example.com/a": "b"}, "certificateRefs": [
+                    {"group": "", "kind": "Secret", "name": "web", "namespace": "certificates"},
+                    {"name": "other"}]},
+                "allowedRoutes": {"kinds": [{"kind": "HTTPRoute"}, {"group": "g", "kind": "K"}]},
+            }],
+            "addresses": [{"type": "IPAddress", "value": "192.0.2.1"}, {"type": "IPAddress"}],
+            "tls": {
+                "backend": {"clientCertificateRef": {"name": "client"}},
+                "frontend": {
+                    "default": {"validation": {"mode": "AllowInsecureFallback",
+                        "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}},
+                    "perPort": [{"port": 8443, "tls": {}}],
+                },
+            },
+        });
+        let read: GatewaySpec = serde_json::from_value(written.clone()).expect("a Gateway");
+        assert_eq!(serde_json::to_value(read).expect("JSON"), written);
     }
 
     #[test]

@@ -1,0 +1,452 @@
+//! What a gateway at the edge makes of each of its listeners.
+//!
+//! [`judge`] says which listeners are served, by the rules of the Gateway API: what is spoken
+//! there, whether the port is free, whether a connection or a request can be told from one for
+//! another listener, which kinds of routes may attach, and what is wrong with its certificates. Of
+//! listeners that conflict none is served: a gateway must not choose one. Whether a Secret that is
+//! named exists is for the caller to say.
+
+use std::collections::BTreeMap;
+
+use ambit_model::http::gateway::HostMatch;
+use ambit_model::http::rule::RouteKind;
+use ambit_words::ports;
+
+use super::{GatewaySpec, Listener, RouteGroupKind, SecretRef, UNSUPPORTED_PROTOCOL};
+
+/// The ports of the pod that the gateway itself uses.
+const TAKEN: [u16; 5] =
+    [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::PROXY_METRICS, ports::PROXY_READINESS];
+/// The API group of routes.
+pub const ROUTES_GROUP: &str = "gateway.networking.k8s.io";
+/// The kinds of routes that may be named.
+const KINDS: [(RouteKind, &str); 4] = [
+    (RouteKind::HttpRoute, "HTTPRoute"),
+    (RouteKind::GrpcRoute, "GRPCRoute"),
+    (RouteKind::TlsRoute, "TLSRoute"),
+    (RouteKind::TcpRoute, "TCPRoute"),
+];
+
+/// What is spoken at a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP.
+    Http,
+    /// HTTP in TLS that ends at the gateway.
+    Https,
+    /// Bytes in TLS that ends at the gateway.
+    TlsTerminate,
+    /// TLS that only the two ends read.
+    TlsPassthrough,
+    /// Bytes.
+    Tcp,
+    /// Datagrams, which no gateway of Ambit serves.
+    Udp,
+}
+
+/// What is wrong: the reason of a condition, and a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The reason.
+    pub reason: &'static str,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What a gateway makes of a listener.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged<'a> {
+    /// The listener.
+    pub listener: &'a Listener,
+    /// What is spoken there, if the word is known.
+    protocol: Option<Protocol>,
+    /// Why it is not accepted, whatever other listeners are.
+    refused: Option<Fault>,
+    /// Why it cannot be told from others.
+    conflict: Option<Fault>,
+    /// The kinds of routes that may attach.
+    kinds: Vec<RouteKind>,
+    /// What is wrong with what it names.
+    unresolved: Option<Fault>,
+}
+
+/// Judges the listeners of a Gateway at the edge, in their order.
+pub fn judge(spec: &GatewaySpec) -> Vec<Judged<'_>> {
+    let mut all: Vec<Judged<'_>> = spec.listeners.iter().map(Judged::alone).collect();
+    let conflicts: Vec<Option<Fault>> =
+        (0..all.len()).map(|at| conflict(&all[at], &all[..at], &all[at + 1..])).collect();
+    for (judged, conflict) in all.iter_mut().zip(conflicts) {
+        judged.conflict = conflict;
+    }
+    all
+}
+
+impl Protocol {
+    /// What a listener speaks, if the word is known.
+    fn of(listener: &Listener) -> Option<Self> {
+        let is_passed_through = listener.tls.as_ref().is_some_and(|it| it.is_passed_through());
+        Some(match listener.protocol.as_str() {
+            "HTTP" => Self::Http,
+            "HTTPS" => Self::Https,
+            "TLS" if is_passed_through => Self::TlsPassthrough,
+            "TLS" => Self::TlsTerminate,
+            "TCP" => Self::Tcp,
+            "UDP" => Self::Udp,
+            _ => return None,
+        })
+    }
+
+    /// Whether TLS ends at the gateway.
+    pub fn ends_tls(self) -> bool {
+        matches!(self, Self::Https | Self::TlsTerminate)
+    }
+
+    /// Whether a host tells listeners of one port apart.
+    fn has_hosts(self) -> bool {
+        !matches!(self, Self::Tcp | Self::Udp)
+    }
+
+    /// Whether both can be spoken at one port, for different hosts.
+    fn goes_with(self, other: Self) -> bool {
+        let is_tls = |it: Self| it.ends_tls() || it == Self::TlsPassthrough;
+        self == other || (is_tls(self) && is_tls(other))
+    }
+
+    /// The kinds of routes that can attach.
+    fn kinds(self) -> &'static [RouteKind] {
+        match self {
+            Self::Http | Self::Https => &[RouteKind::HttpRoute, RouteKind::GrpcRoute],
+            Self::TlsTerminate => &[RouteKind::TlsRoute, RouteKind::TcpRoute],
+            Self::TlsPassthrough => &[RouteKind::TlsRoute],
+            Self::Tcp => &[RouteKind::TcpRoute],
+            Self::Udp => &[],
+        }
+    }
+}
+
+impl<'a> Judged<'a> {
+    /// What is made of a listener that is the only one.
+    fn alone(listener: &'a Listener) -> Self {
+        let protocol = Protocol::of(listener);
+        let refused = refused(listener, protocol);
+        let (kinds, wrong_kinds) = kinds(listener, protocol);
+        let unresolved = wrong_kinds.or_else(|| wrong_certificates(listener, protocol));
+        Self { listener, protocol, refused, conflict: None, kinds, unresolved }
+    }
+
+    /// Whether it is served.
+    pub fn is_served(&self) -> bool {
+        self.not_accepted().is_none()
+    }
+
+    /// Why it is not served; a conflict is a reason.
+    pub fn not_accepted(&self) -> Option<&Fault> {
+        self.refused.as_ref().or(self.conflict.as_ref())
+    }
+
+    /// Why it cannot be told from other listeners.
+    pub fn conflict(&self) -> Option<&Fault> {
+        self.conflict.as_ref()
+    }
+
+    /// What is wrong with what it names: kinds of routes, certificates.
+    pub fn unresolved(&self) -> Option<&Fault> {
+        self.unresolved.as_ref()
+    }
+
+    /// What is spoken there, if the word is known.
+    pub fn protocol(&self) -> Option<Protocol> {
+        self.protocol
+    }
+
+    /// The kinds of routes that may attach.
+    pub fn kinds(&self) -> &[RouteKind] {
+        &self.kinds
+    }
+
+    /// The same by their names.
+    pub fn kind_names(&self) -> impl Iterator<Item = &'static str> {
+        self.kinds.iter().filter_map(|kind| KINDS.iter().find(|it| it.0 == *kind)).map(|it| it.1)
+    }
+
+    /// Whether routes of a namespace with these labels may attach; `own` is the Gateway's.
+    pub fn admits(&self, own: &str, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.listener.admits(own, namespace, labels)
+    }
+
+    /// The port; `None` for a number that is none.
+    pub fn port(&self) -> Option<u16> {
+        port(self.listener)
+    }
+
+    /// The host that it serves; `None` is every one.
+    pub fn host(&self) -> Option<HostMatch> {
+        let written = self.listener.hostname.as_deref().filter(|it| !it.is_empty());
+        let has_hosts = self.protocol.is_some_and(Protocol::has_hosts);
+        written.filter(|_| has_hosts).map(HostMatch::new)
+    }
+
+    /// The Secrets with its certificates. Other objects that it names are left out.
+    pub fn certificates(&self) -> impl Iterator<Item = &'a SecretRef> {
+        let ends_tls = self.protocol.is_some_and(Protocol::ends_tls);
+        let tls = self.listener.tls.as_ref().filter(|_| ends_tls);
+        tls.into_iter().flat_map(|it| &it.certificate_refs).filter(|it| it.is_secret())
+    }
+}
+
+fn port(listener: &Listener) -> Option<u16> {
+    u16::try_from(listener.port).ok().filter(|port| *port != 0)
+}
+
+/// Why a listener is not accepted, whatever others are.
+fn refused(listener: &Listener, protocol: Option<Protocol>) -> Option<Fault> {
+    let unsupported = |what: String| Some(Fault { reason: UNSUPPORTED_PROTOCOL, what });
+    let Listener { name, port: number, protocol: written, tls, .. } = listener;
+    if matches!(protocol, None | Some(Protocol::Udp)) {
+        return unsupported(format!(
+            "listener `{name}` is {written}; a gateway serves HTTP, HTTPS, TLS and TCP"
+        ));
+    }
+    if protocol == Some(Protocol::Https) && tls.as_ref().is_some_and(|it| it.is_passed_through()) {
+        return unsupported(format!(
+            "listener `{name}` is HTTPS, which ends TLS, and has mode Passthrough, which does not"
+        ));
+    }
+    let what = match port(listener) {
+        None => format!("{number} of listener `{name}` is no port"),
+        Some(port) if TAKEN.contains(&port) => {
+            format!("the gateway itself uses port {port} of listener `{name}`")
+        }
+        Some(_) => return None,
+    };
+    Some(Fault { reason: "PortUnavailable", what })
+}
+
+/// Why a listener cannot be told from others. Those that are refused anyway are no others.
+fn conflict(own: &Judged<'_>, before: &[Judged<'_>], after: &[Judged<'_>]) -> Option<Fault> {
+    let others = || {
+        let all = before.iter().chain(after);
+        all.filter(|it| it.refused.is_none() && it.listener.port == own.listener.port)
+    };
+    let protocol = own.protocol.filter(|_| own.refused.is_none())?;
+    let named = |other: &Judged<'_>| {
+        format!("listeners `{}` and `{}`", own.listener.name, other.listener.name)
+    };
+    let port = own.listener.port;
+    let clashes = |other: &&Judged<'_>| !other.protocol.is_some_and(|it| it.goes_with(protocol));
+    let same = |other: &&Judged<'_>| other.host() == own.host();
+    if let Some(other) = others().find(clashes) {
+        let (one, two) = (&own.listener.protocol, &other.listener.protocol);
+        let what = format!("{} speak {one} and {two} at port {port}", named(other));
+        return Some(Fault { reason: "ProtocolConflict", what });
+    }
+    let other = others().find(same)?;
+    let (reason, what) = if protocol.has_hosts() {
+        ("HostnameConflict", "have the same host")
+    } else {
+        ("ProtocolConflict", "both take every connection")
+    };
+    Some(Fault { reason, what: format!("{} {what} at port {port}", named(other)) })
+}
+
+/// The kinds of routes that may attach, and what is wrong with those that are named.
+fn kinds(listener: &Listener, protocol: Option<Protocol>) -> (Vec<RouteKind>, Option<Fault>) {
+    let possible = protocol.map_or(&[][..], Protocol::kinds);
+    let named = listener.allowed_routes.as_ref().and_then(|it| it.kinds.as_deref());
+    let named = named.unwrap_or_default();
+    if named.is_empty() {
+        return (possible.to_vec(), None);
+    }
+    let mut kinds = Vec::new();
+    let mut fault = None;
+    for written in named {
+        match route_kind(written).filter(|it| possible.contains(it)) {
+            Some(kind) if !kinds.contains(&kind) => kinds.push(kind),
+            Some(_) => {}
+            None => {
+                let (kind, name) = (&written.kind, &listener.name);
+                let what = format!("{kind} cannot attach to listener `{name}`");
+                fault = fault.or(Some(Fault { reason: "InvalidRouteKinds", what }));
+            }
+        }
+    }
+    (kinds, fault)
+}
+
+fn route_kind(written: &RouteGroupKind) -> Option<RouteKind> {
+    let is_ours = written.group.as_deref().is_none_or(|it| it == ROUTES_GROUP);
+    KINDS.iter().find(|it| is_ours && it.1 == written.kind).map(|it| it.0)
+}
+
+/// What is wrong with the certificates that are named.
+fn wrong_certificates(listener: &Listener, protocol: Option<Protocol>) -> Option<Fault> {
+    if !protocol.is_some_and(Protocol::ends_tls) {
+        return None;
+    }
+    let name = &listener.name;
+    let named = listener.tls.as_ref().map(|it| it.certificate_refs.as_slice());
+    let what = match named.unwrap_or_default() {
+        [] => format!("listener `{name}` ends TLS and names no certificate"),
+        all => {
+            let other = all.iter().find(|it| !it.is_secret())?;
+            let kind = other.kind.as_deref().unwrap_or("Secret");
+            let group = other.group.as_deref().unwrap_or_default();
+            format!("listener `{name}` names {kind} {} of group {group:?}, no Secret", other.name)
+        }
+    };
+    Some(Fault { reason: "InvalidCertificateRef", what })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(listeners: Value) -> GatewaySpec {
+        let spec = json!({"gatewayClassName": "ambit", "listeners": listeners});
+        serde_json::from_value(spec).expect("a Gateway")
+    }
+
+    fn one(listener: Value) -> GatewaySpec {
+        spec(json!([listener]))
+    }
+
+    fn reason(fault: Option<&Fault>) -> &'static str {
+        fault.map_or("", |it| it.reason)
+    }
+
+    #[test]
+    fn a_protocol_and_a_port_are_accepted_or_not() {
+        let check = |protocol: &str, port: i32, mode: Option<&str>, expected: &str| {
+            let tls = mode.map(|mode| json!({"mode": mode, "certificateRefs": [{"name": "c"}]}));
+            let spec = one(json!({"name": "l", "protocol": protocol, "port": port, "tls": tls}));
+            let judged = &judge(&spec)[0];
+            assert_eq!(reason(judged.not_accepted()), expected, "{protocol} {port} {mode:?}");
+            assert_eq!(judged.is_served(), expected.is_empty());
+        };
+        check("HTTP", 80, None, "");
+        check("HTTPS", 443, Some("Terminate"), "");
+        check("HTTPS", 443, Some("Passthrough"), "UnsupportedProtocol");
+        check("TLS", 443, Some("Passthrough"), "");
+        check("TLS", 443, Some("Terminate"), "");
+        check("TCP", 5432, None, "");
+        check("UDP", 53, None, "UnsupportedProtocol");
+        check("HBONE", 15008, None, "UnsupportedProtocol");
+        check("http", 80, None, "UnsupportedProtocol");
+        check("example.com/own", 80, None, "UnsupportedProtocol");
+        for taken in [0, -1, 65_536, 15_001, 15_006, 15_008, 15_020, 15_021] {
+            check("HTTP", taken, None, "PortUnavailable");
+        }
+        check("HTTP", 65_535, None, "");
+    }
+
+    #[test]
+    fn listeners_of_a_port_that_cannot_be_told_apart_conflict() {
+        let check = |listeners: &[(&str, i32, &str)], expected: &[&str]| {
+            let of = |(index, it): (usize, &(&str, i32, &str))| {
+                let (protocol, port, hostname) = *it;
+                json!({"name": format!("l{index}"), "protocol": protocol, "port": port,
+                    "hostname": hostname})
+            };
+            let spec = spec(listeners.iter().enumerate().map(of).collect());
+            let all = judge(&spec);
+            let found: Vec<_> = all.iter().map(|it| reason(it.conflict())).collect();
+            assert_eq!(found, expected, "{listeners:?}");
+            for it in &all {
+                assert!(it.conflict().is_none() || !it.is_served(), "{it:?}");
+            }
+        };
+        let (host, protocol) = ("HostnameConflict", "ProtocolConflict");
+        check(&[("HTTP", 80, "a.com"), ("HTTP", 80, "b.com")], &["", ""]);
+        check(&[("HTTP", 80, "*.a.com"), ("HTTP", 80, "x.a.com"), ("HTTP", 80, "")], &["", "", ""]);
+        check(&[("HTTP", 80, "a.com"), ("HTTP", 81, "a.com")], &["", ""]);
+        check(
+            &[("HTTP", 80, "a.com"), ("HTTP", 80, "A.com"), ("HTTP", 80, "b.com")],
+            &[host, host, ""],
+        );
+        check(&[("HTTP", 80, ""), ("HTTP", 80, "")], &[host, host]);
+        check(&[("HTTP", 80, "a.com"), ("HTTPS", 80, "b.com")], &[protocol, protocol]);
+        check(&[("HTTPS", 443, "a.com"), ("TLS", 443, "b.com")], &["", ""]);
+        check(&[("HTTPS", 443, "a.com"), ("TLS", 443, "a.com")], &[host, host]);
+        check(
+            &[("TCP", 80, ""), ("HTTP", 80, "a.com"), ("HTTP", 80, "b.com")],
+            &[protocol, protocol, protocol],
+        );
+        check(&[("TCP", 80, ""), ("TCP", 80, "")], &[protocol, protocol]);
+        check(&[("TCP", 53, ""), ("UDP", 53, "")], &["", ""]);
+        check(&[("HTTP", 80, ""), ("other.com/a", 80, "")], &["", ""]);
+    }
+
+    #[test]
+    fn a_listener_has_kinds_of_routes() {
+        use RouteKind::{GrpcRoute, HttpRoute, TcpRoute, TlsRoute};
+        let check =
+            |protocol: &str, mode: &str, kinds: Value, expected: &[RouteKind], why: &str| {
+                let spec = one(json!({"name": "l", "protocol": protocol, "port": 80,
+                "tls": {"mode": mode, "certificateRefs": [{"name": "c"}]},
+                "allowedRoutes": {"kinds": kinds}}));
+                let judged = &judge(&spec)[0];
+                assert_eq!(judged.kinds(), expected, "{protocol} {mode} {kinds}");
+                assert_eq!(reason(judged.unresolved()), why, "{protocol} {mode} {kinds}");
+                assert!(judged.is_served(), "its other routes are");
+            };
+        let none = || json!(null);
+        let wrong = "InvalidRouteKinds";
+        check("HTTP", "", none(), &[HttpRoute, GrpcRoute], "");
+        check("HTTP", "", json!([]), &[HttpRoute, GrpcRoute], "");
+        check("HTTPS", "Terminate", none(), &[HttpRoute, GrpcRoute], "");
+        check("TLS", "Terminate", none(), &[TlsRoute, TcpRoute], "");
+        check("TLS", "Passthrough", none(), &[TlsRoute], "");
+        check("TCP", "", none(), &[TcpRoute], "");
+        check("HTTP", "", json!([{"kind": "HTTPRoute"}]), &[HttpRoute], "");
+        check("HTTP", "", json!([{"group": ROUTES_GROUP, "kind": "GRPCRoute"}]), &[GrpcRoute], "");
+        check("HTTP", "", json!([{"group": "other", "kind": "HTTPRoute"}]), &[], wrong);
+        check("HTTP", "", json!([{"kind": "HTTPRoute"}, {"kind": "Wrong"}]), &[HttpRoute], wrong);
+        check("HTTP", "", json!([{"kind": "TCPRoute"}]), &[], wrong);
+        let spec = one(json!({"name": "l", "protocol": "HTTP", "port": 80}));
+        assert!(judge(&spec)[0].kind_names().eq(["HTTPRoute", "GRPCRoute"]));
+    }
+
+    #[test]
+    fn certificates_are_secrets() {
+        let check = |protocol: &str, tls: Value, expected: &[&str], why: &str| {
+            let spec = one(json!({"name": "l", "protocol": protocol, "port": 443, "tls": tls}));
+            let judged = &judge(&spec)[0];
+            assert!(
+                judged.certificates().map(|it| &*it.name).eq(expected.iter().copied()),
+                "{tls}"
+            );
+            assert_eq!(reason(judged.unresolved()), why, "{protocol} {tls}");
+        };
+        let wrong = "InvalidCertificateRef";
+        let refs = |refs: Value| json!({ "certificateRefs": refs });
+        check("HTTPS", json!(null), &[], wrong);
+        check("HTTPS", json!({}), &[], wrong);
+        check(
+            "HTTPS",
+            refs(json!([{"name": "a"}, {"name": "b", "kind": "Secret"}])),
+            &["a", "b"],
+            "",
+        );
+        check("HTTPS", refs(json!([{"name": "a", "kind": "ConfigMap"}])), &[], wrong);
+        check("HTTPS", refs(json!([{"name": "a", "group": "g"}, {"name": "b"}])), &["b"], wrong);
+        check("TLS", refs(json!([{"name": "a"}])), &["a"], "");
+        check("TLS", json!({"mode": "Passthrough", "certificateRefs": [{"name": "a"}]}), &[], "");
+        check("HTTP", json!(null), &[], "");
+    }
+
+    #[test]
+    fn a_listener_serves_a_host() {
+        let check = |protocol: &str, hostname: Value, expected: Option<HostMatch>| {
+            let spec =
+                one(json!({"name": "l", "protocol": protocol, "port": 1, "hostname": hostname}));
+            assert_eq!(judge(&spec)[0].host(), expected, "{protocol} {hostname}");
+        };
+        check("HTTP", json!(null), None);
+        check("HTTP", json!(""), None);
+        check("HTTP", json!("Example.com"), Some(HostMatch::Exact("example.com".into())));
+        check("TLS", json!("*.Example.com"), Some(HostMatch::Suffix(".example.com".into())));
+        check("TCP", json!("example.com"), None);
+    }
+}
