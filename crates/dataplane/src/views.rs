@@ -4,8 +4,8 @@
 //! the view, published, sent to the successor, and only then acknowledged. While the control plane
 //! is away the last view stays in force. Nothing here decides about a connection.
 //!
-//! A waypoint also asks for what it needs of layer 7, by name, and asks again whenever its view
-//! says that it needs something else. No other proxy asks for any of it.
+//! A waypoint, and a gateway at the edge, also ask for what they need of layer 7, by name, and ask
+//! again whenever their view says that they need something else. No other proxy asks for any of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ambit_model::http::waypoint::Needed;
 use ambit_model::names::ServiceName;
-use ambit_model::view::View;
+use ambit_model::view::{Change, View};
 use ambit_net::grpc;
 use ambit_net::grpc::messages::{self, Limit, Messages};
 use ambit_wire::proto::ambit::snapshot::{Delta, Snapshot};
@@ -41,7 +41,7 @@ use crate::mesh::Mesh;
 const REQUESTS: usize = 256;
 /// While connected, how often a successor is sent a confirmation that the view is in force.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
-/// What only waypoints ask for.
+/// What waypoints and gateways ask for.
 const LAYER7: [ResourceType; 2] = [ResourceType::RequestPolicy, ResourceType::HttpService];
 /// How often at most the log reports that the control plane is away.
 const AWAY_INTERVAL: Duration = Duration::from_secs(15);
@@ -89,8 +89,35 @@ pub struct Views {
     server_compares: bool,
     demands: Demands,
     waiting: HashMap<String, Vec<oneshot::Sender<()>>>,
-    /// The service of the waypoint that this is.
-    waypoint: Option<ServiceName>,
+    /// What this is, if it asks for layer 7.
+    front: Option<Front>,
+}
+
+/// What stands before services, named by the service in front of its pods.
+#[derive(Clone, Debug)]
+pub enum Front {
+    /// A waypoint.
+    Waypoint(ServiceName),
+    /// A gateway at the edge.
+    Gateway(ServiceName),
+}
+
+impl Front {
+    /// What it needs by this view.
+    fn needs(&self, view: &View) -> Needed {
+        match self {
+            Self::Waypoint(own) => view.needed_by_waypoint(own),
+            Self::Gateway(own) => view.needed_by_gateway(own),
+        }
+    }
+
+    /// Whether a change of this view may change what it needs.
+    fn is_concerned(&self, view: &View, change: &Change) -> bool {
+        match self {
+            Self::Waypoint(own) => view.changes_needs_of_waypoint(own, change),
+            Self::Gateway(own) => view.changes_needs_of_gateway(own, change),
+        }
+    }
 }
 
 impl Views {
@@ -105,16 +132,16 @@ impl Views {
         Self::asking(mesh, access, metadata, successor, demands, None)
     }
 
-    /// A client that also asks for layer 7 of all that the waypoint of this service fronts.
-    pub fn of_waypoint(
+    /// A client that also asks for layer 7 of all that this stands before.
+    pub fn of_front(
         mesh: Arc<Mesh>,
         access: Access,
         metadata: &NodeMetadata,
         successor: Successor,
         demands: Demands,
-        waypoint: ServiceName,
+        front: Front,
     ) -> Self {
-        let mut it = Self::asking(mesh, access, metadata, successor, demands, Some(waypoint));
+        let mut it = Self::asking(mesh, access, metadata, successor, demands, Some(front));
         // The opening of the first stream says so.
         drop(it.want(&mut View::default()));
         it
@@ -126,7 +153,7 @@ impl Views {
         metadata: &NodeMetadata,
         successor: Successor,
         demands: Demands,
-        waypoint: Option<ServiceName>,
+        front: Option<Front>,
     ) -> Self {
         let interest =
             if mesh.demand.is_needed() { Interest::OnDemand } else { Interest::Everything };
@@ -136,10 +163,12 @@ impl Views {
             (ResourceType::Address, interest),
         ];
         let layer7 = LAYER7.map(|it| (it, Interest::OnDemand));
-        let layer7 = layer7.into_iter().filter(|_| waypoint.is_some());
-        let client = Client::new(node(metadata), interests.into_iter().chain(layer7));
+        let layer7 = layer7.into_iter().filter(|_| front.is_some());
+        let is_gateway = matches!(front, Some(Front::Gateway(_)));
+        let own = is_gateway.then_some((ResourceType::Gateway, Interest::OnDemand));
+        let client = Client::new(node(metadata), interests.into_iter().chain(layer7).chain(own));
         let waiting = HashMap::new();
-        Self { mesh, access, successor, client, server_compares: false, demands, waiting, waypoint }
+        Self { mesh, access, successor, client, server_compares: false, demands, waiting, front }
     }
 
     /// Starts from what another kept, so that pods are served without the control plane.
@@ -272,9 +301,10 @@ impl Views {
         let mut wanted = Vec::new();
         if !changes.is_empty() {
             let mut view = (**self.mesh.view.load()).clone();
-            let changes_needs = self.waypoint.as_ref().is_some_and(|own| {
-                changes.iter().any(|change| view.changes_needs_of_waypoint(own, change))
-            });
+            let changes_needs = self
+                .front
+                .as_ref()
+                .is_some_and(|it| changes.iter().any(|change| it.is_concerned(&view, change)));
             changes.into_iter().for_each(|change| view.apply(change));
             // First, because to find out what else is needed takes time.
             self.mesh.publish(view.clone());
@@ -305,19 +335,26 @@ impl Views {
 
     /// Whether all is known without which nothing can be served.
     fn is_complete(&self) -> bool {
-        self.client.is_complete() && LAYER7.iter().all(|it| self.client.is_answered(*it))
+        let mut layer7 = LAYER7.into_iter().chain([ResourceType::Gateway]);
+        self.client.is_complete() && layer7.all(|it| self.client.is_answered(it))
     }
 
-    /// Asks for what a waypoint needs by this view, and drops the rest from it.
+    /// Asks for what is needed of layer 7 by this view, and drops the rest from it.
     fn want(&mut self, view: &mut View) -> Vec<DeltaDiscoveryRequest> {
-        let Some(own) = &self.waypoint else { return Vec::new() };
-        let Needed { services, policies } = view.needed_by_waypoint(own);
+        let Some(front) = &self.front else { return Vec::new() };
+        let Needed { services, policies } = front.needs(view);
+        let own = match front {
+            Front::Waypoint(_) => BTreeSet::new(),
+            Front::Gateway(own) => BTreeSet::from([own.to_string()]),
+        };
         let services: BTreeSet<String> = services.iter().map(ToString::to_string).collect();
         let policies: BTreeSet<String> = policies.iter().map(ToString::to_string).collect();
         let mut requests = Vec::new();
-        for (resource_type, names) in
-            [(ResourceType::RequestPolicy, policies), (ResourceType::HttpService, services)]
-        {
+        for (resource_type, names) in [
+            (ResourceType::Gateway, own),
+            (ResourceType::RequestPolicy, policies),
+            (ResourceType::HttpService, services),
+        ] {
             match self.client.want(resource_type, &names) {
                 Ok(Wanted { request, changes }) => {
                     changes.into_iter().for_each(|change| view.apply(change));

@@ -16,7 +16,7 @@ use ambit_dataplane::control_plane::{
 use ambit_dataplane::logging::LogFormat;
 use ambit_dataplane::memory::Budget;
 use ambit_dataplane::settings::{Hbone, Settings, Sockets};
-use ambit_dataplane::views::NodeMetadata;
+use ambit_dataplane::views::{Front, NodeMetadata};
 use ambit_http::Normalisation;
 use ambit_http::engine;
 use ambit_model::Text;
@@ -123,6 +123,13 @@ pub struct Args {
         value_name = "FILE"
     )]
     pub crl_path: PathBuf,
+    /// Where it is: before services of the mesh, or at its edge
+    #[arg(long, env = "AMBIT_POSITION", value_enum, default_value = "waypoint")]
+    pub position: Place,
+    /// At the edge: how many proxies before this one are believed, by what they add to
+    /// X-Forwarded-For and X-Forwarded-Proto
+    #[arg(long, env = "AMBIT_TRUSTED_PROXIES", default_value = "0", value_name = "N")]
+    pub trusted_proxies: usize,
     /// Data-plane threads, or 0 for one for each core
     #[arg(long, env = "AMBIT_WAYPOINT_THREADS", default_value = "2", value_name = "N")]
     pub threads: usize,
@@ -221,6 +228,15 @@ pub struct Args {
     pub log_format: LogFormat,
 }
 
+/// Where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Place {
+    /// Before services or workloads of the mesh, behind HBONE.
+    Waypoint,
+    /// At the edge of the mesh, behind the listeners of its Gateway.
+    Gateway,
+}
+
 /// Istio's `pathNormalization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PathNormalization {
@@ -245,6 +261,9 @@ pub(crate) struct Config {
     pub(crate) certificate_ttl: Duration,
     pub(crate) crl_path: PathBuf,
     pub(crate) threads: usize,
+    pub(crate) place: Place,
+    /// Proxies before a gateway that are believed.
+    pub(crate) trusted_proxies: usize,
     pub(crate) hbone: SocketAddr,
     pub(crate) metrics: SocketAddr,
     pub(crate) readiness: SocketAddr,
@@ -294,6 +313,8 @@ impl Config {
             certificate_ttl: args.secret_ttl,
             crl_path: args.crl_path.clone(),
             threads: threads.clamp(1, MAX_THREADS),
+            place: args.position,
+            trusted_proxies: args.trusted_proxies,
             hbone: args.hbone_address,
             metrics: args.metrics_address,
             readiness: args.readiness_address,
@@ -360,6 +381,14 @@ impl Config {
     fn access(&self, service: &ControlPlane) -> Access {
         let cluster_id = self.cluster_id.clone();
         Access { service: service.clone(), token: self.token.clone(), cluster_id, mark: None }
+    }
+
+    /// What it asks the control plane for.
+    pub(crate) fn front(&self) -> Front {
+        match self.place {
+            Place::Waypoint => Front::Waypoint(self.own_service()),
+            Place::Gateway => Front::Gateway(self.own_service()),
+        }
     }
 
     /// The service by which others name this waypoint.

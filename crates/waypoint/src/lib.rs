@@ -1,16 +1,20 @@
-//! Role: the layer-7 engine in a pod, behind HBONE.
+//! Role: the layer-7 engine in a pod, behind HBONE or at the edge of the mesh.
 //!
 //! `ambit waypoint` is one process: a control thread that follows the control plane and answers
-//! operators, and N data-plane threads. Other proxies' tunnels come in at port 15008. What is HTTP
-//! goes through the engine ([`ambit_http::engine`]), request by request; everything else is judged,
-//! routed and passed on as bytes. Endpoints are reached with the waypoint's own identity.
+//! operators, and N data-plane threads. To a waypoint other proxies' tunnels come in at port 15008;
+//! to a gateway the world connects, at the listeners of its Gateway. What is HTTP goes through the
+//! engine ([`ambit_http::engine`]), request by request; everything else is judged, routed and passed
+//! on as bytes. Endpoints are reached with the pod's own identity.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`config`] | flags and environment variables, as written and as used |
 //! | `health`, `wellness` | health checks of endpoints, and what they find |
 //! | `clients` | how many connections each client has |
-//! | `worker` | one data-plane thread: listeners, tunnels, and what becomes of each |
+//! | `worker` | one data-plane thread, from its start to its end |
+//! | `tunnels` | a waypoint's listener: tunnels of other proxies, and what becomes of each |
+//! | `edge` | a gateway's listeners: connections from outside, and what becomes of each |
+//! | `thread` | what the connections of a thread share |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
 //! | `passage`, `refused` | connections that are no HTTP, and why they come to nothing |
 //! | `watched` | an endpoint's connection, cut when its certificate is revoked |
@@ -35,6 +39,7 @@ mod alternatives;
 mod checks;
 mod clients;
 pub mod config;
+mod edge;
 mod exporter;
 mod exports;
 mod health;
@@ -50,6 +55,8 @@ mod refused;
 mod reports;
 mod shared;
 mod telemetry;
+mod thread;
+mod tunnels;
 mod watched;
 mod wellness;
 mod worker;
@@ -75,7 +82,7 @@ use tracing::info;
 
 pub use config::{Args, FurtherArgs};
 
-use config::Config;
+use config::{Config, Place};
 use exporter::Exporter;
 use exports::Queue;
 use shared::Shared;
@@ -110,9 +117,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let keeper =
         Keeper::new(certificates.clone(), asks, authority, successor.clone(), metrics, crl);
     let (access, metadata) = (config.discovery_access(), config.metadata());
-    let own_service = config.own_service();
-    let views =
-        Views::of_waypoint(mesh.clone(), access, &metadata, successor, demands, own_service);
+    let front = config.front();
+    let views = Views::of_front(mesh.clone(), access, &metadata, successor, demands, front);
     mesh.metrics.watch_runtime("control".into(), tokio::runtime::Handle::current());
     mesh.metrics.watch_descriptors(mesh.descriptors.clone());
     let identity = Identity::new(config.trust_domain.clone(), &*config.namespace, &*config.account);
@@ -137,7 +143,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     }
     let exporter = Exporter::start(&shared, records).context("start the exporter")?;
     let mut threads = worker::start(&shared)?;
-    info!(threads = shared.config.threads, address = %shared.config.hbone, "ready");
+    match shared.config.place {
+        Place::Waypoint => {
+            info!(threads = shared.config.threads, address = %shared.config.hbone, "ready");
+        }
+        Place::Gateway => info!(threads = shared.config.threads, "ready at the edge"),
+    }
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

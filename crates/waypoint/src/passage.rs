@@ -33,12 +33,13 @@ pub(crate) struct Patience {
     pub(crate) idle: Duration,
 }
 
-/// Serves one connection to its end. `first` was read of it.
+/// Serves one connection to its end. `first` was read of it; `named` is the name in its TLS
+/// handshake, if somebody has read that already.
 pub(crate) async fn serve(
     engine: &Engine<Here>,
     arrival: Arrival,
-    mut client: BoxStream,
-    first: Bytes,
+    (mut client, first): (BoxStream, Bytes),
+    named: Option<ServerName>,
     patience: Patience,
 ) {
     let here = engine.position();
@@ -49,9 +50,10 @@ pub(crate) async fn serve(
         return here.refuse_bytes(&passage, &Refused::unreachable("unknown_service", text));
     };
     let mut first = BytesMut::from(first);
-    let name = match holds.server_name_patience(patience.detect) {
-        Some(limit) => hello::server_name(&mut client, &mut first, limit).await,
-        None => ServerName::Unknown,
+    let name = match (named, holds.server_name_patience(patience.detect)) {
+        (Some(named), _) => named,
+        (None, Some(limit)) => hello::server_name(&mut client, &mut first, limit).await,
+        (None, None) => ServerName::Unknown,
     };
     passage.server_name = name.host();
     let (goal, mut server) = match reach(engine, &arrival, &holds, &name, &mut passage).await {
@@ -144,7 +146,7 @@ async fn denied(
         tokio::select! {
             biased;
             () = &mut deserted => {
-                return "this waypoint was withdrawn from its destination".to_owned();
+                return "this proxy was withdrawn from its destination".to_owned();
             }
             now = here.policies_changed(version) => version = now,
         }

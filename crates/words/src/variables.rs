@@ -8,7 +8,7 @@ use crate::spelling::nearest;
 /// How the names of all begin.
 const PREFIX: &str = "AMBIT_";
 /// Those of a waypoint.
-pub const WAYPOINT: [&str; 26] = [
+pub const WAYPOINT: [&str; 28] = [
     "AMBIT_ACCESS_LOG",
     "AMBIT_ACCESS_LOG_FORMAT",
     "AMBIT_BODY_TIMEOUT",
@@ -31,9 +31,11 @@ pub const WAYPOINT: [&str; 26] = [
     "AMBIT_OTLP_TIMEOUT",
     "AMBIT_OVERLOAD_LAG",
     "AMBIT_PATH_NORMALIZATION",
+    "AMBIT_POSITION",
     "AMBIT_READINESS_ADDRESS",
     "AMBIT_STREAM_IDLE_TIMEOUT",
     "AMBIT_TRACE_SAMPLING",
+    "AMBIT_TRUSTED_PROXIES",
     "AMBIT_WAYPOINT_THREADS",
 ];
 /// Where a machine's state is: of the user's commands, and so perhaps of a waypoint they start.

@@ -92,6 +92,7 @@ fn names(changes: &[Change]) -> Vec<String> {
         // `routes` looks at these.
         Change::HttpService(_) | Change::RemoveHttpService(_) => None,
         Change::RequestPolicy(_) | Change::RemoveRequestPolicy(_) => None,
+        Change::Gateway(_) | Change::RemoveGateway(_) => None,
     };
     changes.iter().filter_map(name).collect()
 }

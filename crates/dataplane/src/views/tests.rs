@@ -184,7 +184,10 @@ impl World {
         let (own, access) = (mesh.clone(), access(address));
         let mut views = match waypoint {
             None => Views::new(own, access, &metadata, successor, demands),
-            Some(it) => Views::of_waypoint(own, access, &metadata, successor, demands, it),
+            Some(it) => {
+                let front = Front::Waypoint(it);
+                Views::of_front(own, access, &metadata, successor, demands, front)
+            }
         };
         if let Some(snapshot) = restored {
             views.restore(snapshot);

@@ -1,5 +1,7 @@
 //! Changes of heads that a route asks for, and the fields that every proxy adds.
 
+use std::net::IpAddr;
+
 use ambit_model::http::rule::{HeaderChanges, Rewrite};
 
 use crate::authority::Authority;
@@ -138,10 +140,15 @@ pub(crate) fn identify(
         let value = format!("By={own_name};URI={identity}");
         fields.append(CLIENT_CERTIFICATE, value.as_bytes()).map_err(too_large)?;
     }
-    // From outside a client may say what it likes, unless a proxy that is believed has said it.
-    let is_believed = arrival.outside.as_ref().is_none_or(|it| it.trusted_hops > 0);
-    if !is_believed {
-        fields.remove("x-forwarded-proto");
+    if let Some(outside) = &arrival.outside {
+        if let Some(certificate) = &outside.certificate {
+            let value = format!("By={own_name};{certificate}");
+            fields.append(CLIENT_CERTIFICATE, value.as_bytes()).map_err(too_large)?;
+        }
+        // It may say what it likes, unless a proxy that is believed has said it.
+        if outside.trusted_hops == 0 {
+            fields.remove("x-forwarded-proto");
+        }
     }
     if fields.first("x-forwarded-proto").is_none() {
         let scheme = arrival.scheme.as_str().as_bytes();
@@ -151,6 +158,20 @@ pub(crate) fn identify(
         fields.append("x-request-id", request_id().as_bytes()).map_err(too_large)?;
     }
     Ok(())
+}
+
+/// The address of the client itself: the one that the first of the proxies that are believed has
+/// seen, or that of the connection. `fields` have the connection's own already.
+pub(crate) fn client_ip(fields: &Fields, arrival: &Arrival) -> IpAddr {
+    let own = arrival.source.ip();
+    let hops = arrival.outside.as_ref().map_or(0, |it| it.trusted_hops);
+    if hops == 0 {
+        return own;
+    }
+    let lines = fields.all(FORWARDED_FOR).filter_map(|it| std::str::from_utf8(it).ok());
+    let entries: Vec<&str> = lines.flat_map(|it| it.split(',')).map(str::trim).collect();
+    let said = entries.len().checked_sub(1 + hops).and_then(|at| entries[at].parse().ok());
+    said.unwrap_or(own)
 }
 
 /// Whether a field of this name commands a proxy.

@@ -48,13 +48,25 @@ pub struct Arrival {
     pub outside: Option<Outside>,
 }
 
+impl Arrival {
+    /// The name that the TLS of a connection from outside has asked for.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        self.outside.as_ref()?.server_name.as_ref()?.as_deref()
+    }
+}
+
 /// A connection from outside of the mesh.
 #[derive(Clone, Debug, Default)]
 pub struct Outside {
-    /// The name that its TLS has asked for, in lower case; without TLS nothing.
-    pub server_name: Option<Text>,
+    /// The name that its TLS has asked for, in lower case; `None` without TLS.
+    pub server_name: Option<Option<Text>>,
+    /// What its certificate says, as it is written in X-Forwarded-Client-Cert; only of one that was
+    /// verified.
+    pub certificate: Option<Text>,
     /// How many proxies before this one are believed, by what they have added to fields.
     pub trusted_hops: usize,
+    /// The gateway that has taken it, as the mesh knows it.
+    pub gateway: Option<Arc<Workload>>,
 }
 
 /// What the routes of a connection say of a request.

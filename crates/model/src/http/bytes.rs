@@ -81,6 +81,13 @@ pub struct BytesTable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoBytesRoute(Option<Text>);
 
+impl NoBytesRoute {
+    /// None takes this connection.
+    pub(crate) fn of(connection: &Connection<'_>) -> Self {
+        Self(connection.server_name.map(Text::from))
+    }
+}
+
 impl fmt::Display for NoBytesRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -107,7 +114,7 @@ impl BytesTable {
         let mut entries = self.entries.iter();
         let found = entries.find(|(wanted, _)| wanted.holds(connection));
         let found = found.map(|(wanted, rule)| (wanted, rule));
-        found.ok_or_else(|| NoBytesRoute(connection.server_name.map(Text::from)))
+        found.ok_or_else(|| NoBytesRoute::of(connection))
     }
 
     /// All matches with their rules, in the order in which they are asked.

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use crate::Text;
 use crate::http::attached::Compile as _;
-use crate::http::bytes::{BytesRule, BytesTable, ServerNameMatch};
+use crate::http::bytes::{BytesRule, BytesTable, Connection, NoBytesRoute, ServerNameMatch};
 use crate::http::head::RequestHead;
 use crate::http::rule::Rule;
 use crate::http::table::{Found, RouteTable};
+use crate::http::waypoint::Needed;
 use crate::names::ServiceName;
+use crate::view::{Change, View};
 
 /// A host as a listener or a route names it: `example.com`, `*.example.com`, or `*`.
 pub type HostMatch = ServerNameMatch;
@@ -132,7 +134,7 @@ impl Gateway {
     }
 
     /// The services to which its routes lead; one may come several times.
-    pub fn routed(&self) -> impl Iterator<Item = &ServiceName> {
+    fn routed(&self) -> impl Iterator<Item = &ServiceName> {
         let rules = self.listeners().flat_map(|it| &it.routes).flat_map(|it| &it.rules);
         let bytes = self.listeners().flat_map(|it| &it.bytes_rules);
         let bytes =
@@ -167,6 +169,18 @@ impl Gateway {
         best(self.at(port), server_name)
     }
 
+    /// The rule that takes a connection that is no HTTP. Where no route is attached nobody takes it.
+    pub fn bytes_rule(
+        &self,
+        port: u16,
+        connection: &Connection<'_>,
+    ) -> Result<&BytesRule, NoBytesRoute> {
+        let listener = self.named(port, connection.server_name);
+        let table = listener.and_then(|it| it.bytes.as_ref());
+        let table = table.ok_or_else(|| NoBytesRoute::of(connection))?;
+        table.find(connection).map(|(_, rule)| &**rule)
+    }
+
     /// The routes for a request to a host, in lower case. `server_name` is what the TLS connection
     /// has asked for; `None` without TLS.
     pub fn routes(
@@ -183,6 +197,36 @@ impl Gateway {
                 Some(own) if Arc::ptr_eq(own, found) => HostRoutes::Of(found),
                 _ => HostRoutes::Misdirected,
             },
+        }
+    }
+}
+
+impl View {
+    /// What the gateway behind the service `own` needs to know of layer 7: all of its own service,
+    /// whose policies judge what comes in, and of those to which its routes lead.
+    pub fn needed_by_gateway(&self, own: &ServiceName) -> Needed {
+        let http = self.http_service(own);
+        let gateway = self.gateway(own);
+        let routed = gateway.iter().flat_map(|it| it.routed());
+        let asked = http.iter().flat_map(|it| it.destinations());
+        Needed {
+            services: routed.chain(asked).chain([own]).cloned().collect(),
+            policies: http.iter().flat_map(|it| &it.policies).cloned().collect(),
+        }
+    }
+
+    /// Whether a change of this view may change what that gateway needs.
+    pub fn changes_needs_of_gateway(&self, own: &ServiceName, change: &Change) -> bool {
+        match change {
+            Change::Gateway(it) => it.service == *own,
+            Change::RemoveGateway(name) | Change::RemoveHttpService(name) => name == own,
+            Change::HttpService(new) => {
+                new.service == *own
+                    && self.http_service(own).is_none_or(|old| {
+                        old.policies != new.policies || !old.destinations().eq(new.destinations())
+                    })
+            }
+            _ => false,
         }
     }
 }
@@ -240,11 +284,6 @@ impl Listener {
     /// The rules of its connections as they came.
     pub fn bytes_rules(&self) -> &[Arc<BytesRule>] {
         &self.bytes_rules
-    }
-
-    /// Who takes its connections; `None` where no route is attached.
-    pub fn bytes(&self) -> Option<&BytesTable> {
-        self.bytes.as_ref()
     }
 
     /// The rule that answers a request: of the routes for the most specific host that has one.

@@ -239,6 +239,7 @@ impl Subset {
 mod tests {
     use super::*;
     use crate::http::rate_limit::RateLimitPolicy;
+    use crate::http::rule::Action;
     use crate::http::rule::{Faults, HeaderChanges, Origin, Timeouts};
     use crate::http::traffic::Balancing;
 

@@ -187,7 +187,7 @@ impl World {
         let serving = shared.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            LocalSet::new().block_on(&runtime.unwrap(), worker::run(serving, listener));
+            LocalSet::new().block_on(&runtime.unwrap(), worker::run(serving, Some(listener)));
         });
         let world = Self {
             shared,

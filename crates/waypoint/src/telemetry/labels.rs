@@ -55,17 +55,23 @@ impl Labels {
             let text = workload.map(part).filter(|text| !text.is_empty());
             text.map_or_else(unknown, |text| text.to_owned().into())
         };
-        let source = arrival.workload.as_deref();
+        // A gateway speaks for clients from outside, as Istio's do.
+        let outside = arrival.outside.as_ref();
+        let gateway = outside.and_then(|it| it.gateway.as_deref());
+        let source = gateway.or(arrival.workload.as_deref());
         let endpoint = record.endpoint.as_ref();
         let destination = endpoint.and_then(|it| it.workload.as_deref());
         let identity = |it: &dyn ToString| Part::from(it.to_string());
-        let principal = arrival.source.identity().map_or_else(unknown, |it| identity(it));
+        let principal = match gateway {
+            Some(gateway) => identity(&gateway.identity()),
+            None => arrival.source.identity().map_or_else(unknown, |it| identity(it)),
+        };
         let of_service = |part: fn(&Service) -> &str| -> Part {
             service.map(part).map_or_else(unknown, |text| text.to_owned().into())
         };
         let grpc = grpc_code(record).filter(|_| record.is_grpc);
         let all = [
-            ("reporter", "waypoint".into()),
+            ("reporter", if outside.is_some() { "source" } else { "waypoint" }.into()),
             ("source_workload", of(source, |it| &it.workload_name)),
             ("source_canonical_service", of(source, |it| &it.canonical_name)),
             ("source_canonical_revision", of(source, |it| &it.canonical_revision)),
@@ -92,7 +98,10 @@ impl Labels {
             (RESPONSE_CODE, record.status.to_string().into()),
             ("grpc_response_status", grpc.map(|it| it.to_string()).unwrap_or_default().into()),
             ("response_flags", record.flags.letters().into()),
-            ("connection_security_policy", "mutual_tls".into()),
+            (
+                "connection_security_policy",
+                if outside.is_some() { UNKNOWN_LABEL } else { "mutual_tls" }.into(),
+            ),
         ];
         let own = all.into_iter().map(|(name, value)| (name.into(), value)).collect();
         Self { own, added: Vec::new() }

@@ -138,6 +138,8 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             // Behind an upgrade is no HTTP/2.
             _ if self.framing.upgrade.is_some() => Version::Http1,
             Some(version) => version,
+            // Clients of a gateway speak HTTP/2 with it, whatever is behind it.
+            None if self.arrival.outside.is_some() && !self.record.is_grpc => Version::Http1,
             None if self.record.protocol == Protocol::Http2 => Version::Http2,
             None => Version::Http1,
         }

@@ -18,6 +18,7 @@ use super::counter::{self, Failure, Question};
 use super::limited::Limited;
 use super::watch::{self, Ended, for_model};
 use crate::engine::answer::Answer;
+use crate::engine::filters::client_ip;
 use crate::engine::heads;
 use crate::engine::piece::Source;
 use crate::engine::position::{Position, Rules as _};
@@ -93,10 +94,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         ask(&Asked {
             head: &head,
             source: &self.arrival.source,
-            remote_ip: self.arrival.source.ip(),
+            remote_ip: client_ip(&self.head.fields, self.arrival),
             destination: self.arrival.destination,
             service: None,
-            server_name: None,
+            server_name: self.arrival.server_name(),
             token: self.token.as_ref().map(|it| it as &dyn Token),
         })
     }

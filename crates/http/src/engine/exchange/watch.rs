@@ -13,6 +13,7 @@ use ambit_model::names::ServiceName;
 use ambit_tls::jwt::Verified;
 
 use crate::engine::answer::Answer;
+use crate::engine::filters::client_ip;
 use crate::engine::heads;
 use crate::engine::piece::{Broken, Source};
 use crate::engine::position::{Arrival, Goal, Position, Rules};
@@ -167,14 +168,15 @@ fn ask<T>(
     judge: impl FnOnce(&Asked<'_>) -> T,
 ) -> T {
     let host = heads::lower_case(head.authority().host()).into_owned();
+    let remote_ip = client_ip(&head.fields, arrival);
     let head = for_model(head, &host, arrival, token);
     judge(&Asked {
         head: &head,
         source: &arrival.source,
-        remote_ip: arrival.source.ip(),
+        remote_ip,
         destination: arrival.destination,
         service: None,
-        server_name: None,
+        server_name: arrival.server_name(),
         token: token.map(|it| it as &dyn Token),
     })
 }

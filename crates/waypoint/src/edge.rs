@@ -1,0 +1,202 @@
+//! A gateway's listeners on one thread: sockets that open and close as its Gateway changes, and what
+//! becomes of the connections from outside.
+//!
+//! A socket that is closed takes no further connection; those that it has taken go on, and are asked
+//! to leave. Nothing that a client says of itself is believed here: it is nobody, unless its
+//! certificate was verified.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ambit_dataplane::accept::accept_loop;
+use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
+use ambit_http::Scheme;
+use ambit_http::engine::halves::BoxStream;
+use ambit_http::engine::position::{Arrival, Outside};
+use ambit_http::engine::{self, Prefixed, Speaks};
+use ambit_model::Text;
+use ambit_model::authorize::Source;
+use ambit_model::http::gateway::{Listener, ListenerSpeaks};
+use ambit_net::drain::{Drain, Guard};
+use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, normalise, tcp_listener};
+use ambit_words::ports;
+use bytes::{Bytes, BytesMut};
+use tokio::net::TcpStream;
+
+use crate::hello::{self, HELLO_TIMEOUT, ServerName};
+use crate::passage;
+use crate::thread::Thread;
+
+/// How sockets are opened that all threads listen at.
+pub(crate) const OF_THREADS: ListenOptions = ListenOptions {
+    backlog: DEFAULT_BACKLOG,
+    v6only: false,
+    reuse_port: true,
+    transparent: false,
+    freebind: false,
+    mark: None,
+};
+/// How long until a port is tried again that could not be opened.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Opens and closes sockets as the Gateway says, for as long as the thread runs.
+pub(crate) async fn listen(thread: Rc<Thread>, mut guard: Guard) {
+    let mut sockets: BTreeMap<u16, Drain> = BTreeMap::new();
+    let mut changed = thread.shared.mesh.needs_changed.subscribe();
+    loop {
+        changed.mark_unchanged();
+        let all_are_open = settle(&thread, &mut sockets);
+        tokio::select! {
+            _ = guard.draining() => return,
+            // An error is the end of the mesh.
+            changed = changed.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(RETRY_INTERVAL), if !all_are_open => {}
+        }
+    }
+}
+
+/// Opens what is missing and closes what is not asked for; answers whether all are open.
+fn settle(thread: &Rc<Thread>, sockets: &mut BTreeMap<u16, Drain>) -> bool {
+    let here = thread.engine.position();
+    let view = here.view();
+    let gateway = here.gateway(&view);
+    let asked = |port: u16| gateway.is_some_and(|it| !it.at(port).is_empty());
+    sockets.retain(|port, socket| {
+        let is_asked = asked(*port);
+        if !is_asked {
+            tracing::info!(port, "a listener is gone");
+            socket.start(None);
+        }
+        is_asked
+    });
+    let mut all_are_open = true;
+    for port in gateway.iter().flat_map(|it| it.ports()) {
+        if sockets.contains_key(&port) {
+            continue;
+        }
+        let address = ports::everywhere(port);
+        match tcp_listener(address, &OF_THREADS) {
+            Ok(socket) => {
+                let drain = Drain::new();
+                let accepting = accept(thread.clone(), socket, port, drain.guard());
+                tokio::task::spawn_local(accepting);
+                sockets.insert(port, drain);
+            }
+            Err(error) => {
+                tracing::warn!(port, %error, "cannot listen; trying again");
+                all_are_open = false;
+            }
+        }
+    }
+    all_are_open
+}
+
+/// Accepts connections at one port, until it is closed.
+async fn accept(thread: Rc<Thread>, socket: std::net::TcpListener, port: u16, guard: Guard) {
+    let entrance = thread.plane.entrance(&thread.served.own, Direction::Plaintext);
+    let each = |stream: TcpStream, from: SocketAddr, permit: Result<Permit, Box<Crowded>>| {
+        let permit = match permit {
+            Ok(permit) => permit,
+            Err(crowded) => {
+                return thread.plane.turn_away(Direction::Plaintext, stream, from, &crowded);
+            }
+        };
+        let serving = serve(thread.clone(), stream, from, port);
+        drop(thread.served.drain.guard().spawn_local(async move {
+            serving.await;
+            drop(permit);
+        }));
+    };
+    if let Err(error) = accept_loop(socket, guard, &entrance, each).await {
+        tracing::error!(%error, port, "cannot accept connections");
+    }
+}
+
+/// Serves one connection from outside to its end.
+async fn serve(thread: Rc<Thread>, stream: TcpStream, from: SocketAddr, port: u16) {
+    if thread.engine.is_closed() {
+        thread.shared.requests.refused("overload");
+        return tracing::debug!(%from, "a connection is refused: there is too much to do");
+    }
+    let here = thread.engine.position();
+    let view = here.view();
+    let own = SocketAddr::new(here.instance(), port);
+    let destination = stream.local_addr().map_or(own, normalise);
+    let gateway = here.own(&view).cloned();
+    let trusted_hops = thread.shared.config.trusted_proxies;
+    let outside = Outside { trusted_hops, gateway, ..Outside::default() };
+    let arrival = Arrival {
+        source: Source::new(None, from.ip()),
+        workload: None,
+        client: from,
+        destination,
+        scheme: Scheme::Http,
+        outside: Some(outside),
+    };
+    let Some(gateway) = here.gateway(&view).cloned() else { return };
+    drop(view);
+    if gateway.begins_with_tls(port) {
+        return secured(&thread, Box::new(stream), arrival).await;
+    }
+    match gateway.at(port).first().map(|it| &it.speaks) {
+        Some(ListenerSpeaks::Http) => {
+            requests(&thread, arrival, Box::new(stream), Speaks::Http).await;
+        }
+        Some(_) => {
+            bytes(&thread, arrival, Box::new(stream), Bytes::new(), ServerName::Unknown).await
+        }
+        None => {}
+    }
+}
+
+/// Serves a connection that begins with TLS: the name that it asks for says to whom it is.
+async fn secured(thread: &Rc<Thread>, mut stream: BoxStream, mut arrival: Arrival) {
+    let mut first = BytesMut::new();
+    let name = hello::server_name(&mut stream, &mut first, HELLO_TIMEOUT).await;
+    let (from, port) = (arrival.client, arrival.destination.port());
+    let ServerName::Known(host) = &name else {
+        return tracing::debug!(%from, port, "a connection is refused: it does not begin with TLS");
+    };
+    let here = thread.engine.position();
+    let view = here.view();
+    let Some(gateway) = here.gateway(&view) else { return };
+    let Some(listener) = gateway.named(port, host.as_deref()).cloned() else {
+        return tracing::debug!(%from, port, host, "a connection is refused: no listener has its host");
+    };
+    drop(view);
+    if let Some(outside) = &mut arrival.outside {
+        outside.server_name = Some(host.as_deref().map(Text::from));
+    }
+    match &listener.speaks {
+        ListenerSpeaks::TlsPassthrough => {
+            bytes(thread, arrival, stream, first.freeze(), name).await
+        }
+        ListenerSpeaks::Https(_) | ListenerSpeaks::Tls(_) => {
+            let _stream = Prefixed::new(first.freeze(), stream);
+            terminate(&listener);
+        }
+        ListenerSpeaks::Http | ListenerSpeaks::Tcp => {}
+    }
+}
+
+fn terminate(_listener: &Listener) {}
+
+/// Serves the requests of a connection.
+async fn requests(thread: &Rc<Thread>, arrival: Arrival, stream: BoxStream, speaks: Speaks) {
+    let guard = thread.served.drain.guard();
+    // What is no HTTP has its refusal by now.
+    drop(engine::serve(&thread.engine, arrival, stream, speaks, &guard).await);
+}
+
+/// Passes a connection on that is no HTTP.
+async fn bytes(
+    thread: &Rc<Thread>,
+    arrival: Arrival,
+    stream: BoxStream,
+    first: Bytes,
+    name: ServerName,
+) {
+    passage::serve(&thread.engine, arrival, (stream, first), Some(name), thread.patience()).await;
+}

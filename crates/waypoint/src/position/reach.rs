@@ -1,0 +1,172 @@
+//! How endpoints are reached: which one is meant, and the mesh's own connection to it.
+
+use std::hash::BuildHasher as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ambit_dataplane::choice::Around;
+use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::tunnel::{self, Ask};
+use ambit_http::engine::halves::BoxStream;
+use ambit_http::engine::hash_of;
+use ambit_http::engine::position::{Endpoint, EndpointAsk, Goal, Unreachable};
+use ambit_model::choice::By;
+use ambit_model::http::rule::Destination;
+use ambit_model::http::traffic::Balancing;
+use ambit_model::plan::{Delivery, Flow, Refusal};
+use ambit_model::service::Service;
+use ambit_model::view::View;
+use ambit_model::workload::Workload;
+use ambit_words::error_chain;
+use rustc_hash::FxBuildHasher;
+
+use super::here::Here;
+use crate::originate::Spoken;
+use crate::watched::watch;
+
+/// How an endpoint is reached, and whether TLS is spoken with it.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub(super) delivery: Delivery,
+    pub(super) spoken: Option<Spoken>,
+}
+
+impl Here {
+    /// The service that a goal means, and its port.
+    pub(super) fn service<'v>(
+        &self,
+        view: &'v View,
+        ask: &EndpointAsk<'_>,
+    ) -> Result<Option<(&'v Arc<Service>, u16)>, Unreachable> {
+        let destination = ask.arrival.destination;
+        match ask.goal {
+            Goal::Backend(Destination::Service { name, port, .. }) => {
+                let service = view.service(name).ok_or_else(|| Unreachable {
+                    reason: "no_service",
+                    text: format!("service {name} is not known"),
+                })?;
+                Ok(Some((service, *port)))
+            }
+            Goal::Backend(Destination::Invalid(reason)) => {
+                Err(Unreachable { reason: "no_backend", text: reason.to_string() })
+            }
+            Goal::Original => {
+                let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
+                let service = view.service_meant(network, destination.ip(), own);
+                Ok(service.map(|service| (service, destination.port())))
+            }
+        }
+    }
+
+    /// The way through another waypoint, if the service names one.
+    pub(super) fn through(
+        &self,
+        view: &View,
+        own: &Workload,
+        ask: &EndpointAsk<'_>,
+        (service, port): (&Arc<Service>, u16),
+        around: &mut Around<'_>,
+    ) -> Option<Result<Endpoint<Way>, Unreachable>> {
+        let (source_ip, destination) = (self.shared.config.instance, ask.arrival.destination);
+        let flow = Flow { source: own, source_ip, destination };
+        let way = view.deliver_through(&flow, (service, port), &self.own_service, around)?;
+        if let Goal::Backend(Destination::Service { subset: Some(subset), .. }) = ask.goal {
+            let key = &service.key;
+            let text = format!("{key} has another waypoint, which knows no subset {subset}");
+            return Some(Err(Unreachable { reason: "no_subset", text }));
+        }
+        Some(way.map(|it| Self::endpoint(it, None, 1)).map_err(refused))
+    }
+
+    /// What decides among endpoints.
+    pub(super) fn by(&self, ask: &EndpointAsk<'_>, service: &Service, balancing: &Balancing) -> By {
+        let has_affinity = service.load_balancing.client_affinity_seconds.is_some();
+        match (ask.hash, balancing) {
+            (Some(hash), _) => By::Hash(hash),
+            // `sessionAffinity: ClientIP` of a Service, where no DestinationRule says otherwise.
+            (None, Balancing::LeastRequest) if has_affinity => {
+                By::Hash(hash_of(&ask.arrival.client.ip().to_string()))
+            }
+            (None, Balancing::Random) => By::Chance,
+            (None, Balancing::RoundRobin) => {
+                self.turns.set(self.turns.get().wrapping_add(1));
+                By::Turn(self.turns.get())
+            }
+            (None, Balancing::LeastRequest | Balancing::Hash(_)) => By::Load,
+        }
+    }
+
+    /// An endpoint, and how it is reached.
+    pub(crate) fn endpoint(
+        delivery: Delivery,
+        spoken: Option<Spoken>,
+        alternatives: usize,
+    ) -> Endpoint<Way> {
+        let (uid, address, workload, kind) = match &delivery {
+            Delivery::Local(target) | Delivery::Tunnel(target) => {
+                let workload = &target.workload;
+                (workload.uid.clone(), target.address, Some(workload.clone()), 1)
+            }
+            Delivery::Direct(direct) => {
+                let named = direct.workload.as_ref().map(|it| it.uid.clone());
+                let uid = named.unwrap_or_else(|| direct.address.to_string().into());
+                (uid, direct.address, direct.workload.clone(), 0)
+            }
+        };
+        // What is spoken in different ways shares no connection.
+        let kind = spoken.as_ref().map_or(kind, |it| FxBuildHasher.hash_one((kind, it)));
+        let way = Way { delivery, spoken };
+        Endpoint { uid, address, workload, kind, alternatives, way }
+    }
+
+    /// The policies that select an endpoint know no other client than this waypoint.
+    fn denied(&self, endpoint: SocketAddr) -> Unreachable {
+        let text = format!(
+            "the policies that select {endpoint} do not admit this proxy, {}: attach them to \
+             the Service with targetRefs, or let them allow it too",
+            self.own_name
+        );
+        Unreachable { reason: Unreachable::DENIED, text }
+    }
+
+    /// Opens the mesh's own connection to an endpoint.
+    pub(super) async fn deliver(&self, endpoint: &Endpoint<Way>) -> Result<BoxStream, Unreachable> {
+        let unreachable = |reason, error: &dyn std::error::Error| {
+            self.plane.balance.failed(&endpoint.uid);
+            Unreachable { reason, text: error_chain(error) }
+        };
+        match &endpoint.way.delivery {
+            Delivery::Local(target) | Delivery::Tunnel(target) => {
+                let view = self.view();
+                let Some(source) = self.shared.own.described_in(&view) else {
+                    let text = "the control plane has not described this proxy".to_owned();
+                    return Err(Unreachable { reason: "unknown_workload", text });
+                };
+                let ask = Ask {
+                    source,
+                    client: SocketAddr::new(self.shared.config.instance, 0),
+                    authority: target.address,
+                    service: target.service.as_deref(),
+                };
+                let opened = tunnel::open(&self.plane, &self.served, target, &ask).await;
+                let opened = opened.map_err(|error| match error {
+                    DialError::Denied => self.denied(target.address),
+                    error => unreachable("connect", &error),
+                })?;
+                let watched = watch(&self.plane, opened);
+                let watched = watched.map_err(|revoked| unreachable("connect", &revoked))?;
+                self.plane.balance.succeeded(&endpoint.uid);
+                Ok(Box::new(watched))
+            }
+            Delivery::Direct(direct) => {
+                let options = self.plane.dial_options(None);
+                let dialled = dial(&self.served.own, direct.address, &options).await;
+                Ok(Box::new(dialled.map_err(|error| unreachable("connect", &error))?))
+            }
+        }
+    }
+}
+
+pub(super) fn refused(refusal: Refusal) -> Unreachable {
+    Unreachable { reason: "no_endpoint", text: refusal.to_string() }
+}
