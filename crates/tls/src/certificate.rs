@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ambit_model::Text;
 use ambit_model::identity::{Identity, IdentityError};
 use aws_lc_rs::digest;
 use rustls_pki_types::pem::{self, PemObject};
@@ -198,6 +199,20 @@ pub enum CertificateError {
     /// The certificate belongs to another key.
     #[error("the certificate was not issued for the key that signed the request")]
     OtherKey,
+    /// A private key was given together with the certificate of another one.
+    #[error("the private key does not belong to the certificate; write the two of one pair")]
+    NotItsKey,
+    /// One of several certificates cannot be used.
+    #[error("certificate {name} cannot be used")]
+    Named {
+        /// Which one.
+        name: Text,
+        /// Why.
+        source: Box<CertificateError>,
+    },
+    /// A listener that terminates TLS was given no certificate.
+    #[error("the listener has no certificate; name at least one")]
+    NoneGiven,
     /// The answer of the authority ends without roots.
     #[error("the authority's answer has {0} part(s); the leaf first and the roots last are needed")]
     NoRoots(usize),

@@ -21,6 +21,12 @@ pub enum HandshakeError {
     /// The peer sent no certificate.
     #[error("the peer presented no certificate; only workloads of the mesh are accepted here")]
     NoCertificate,
+    /// A client of the edge sent no certificate.
+    #[error("the client presented no certificate; the listener requires one of its roots")]
+    NoClientCertificate,
+    /// A listener requires certificates of its clients, and its roots cannot be used.
+    #[error("no client can prove itself to this listener, for its roots cannot be used: {0}")]
+    NoClientRoots(Text),
     /// The peer's certificate, or one in its chain, has expired.
     #[error(
         "the peer's certificate expired at {}, it is {} here; its rotation has stopped, or one \
@@ -132,6 +138,15 @@ pub enum HandshakeError {
     Io(#[source] io::Error),
 }
 
+/// What this end offers in a handshake; it is what an error names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// What the mesh speaks.
+    Mesh,
+    /// What a gateway speaks with its clients.
+    Edge,
+}
+
 /// A violation of the TLS protocol, as the TLS library words it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -143,26 +158,32 @@ impl HandshakeError {
     /// In TLS 1.3 a client is done before the server has judged its certificate: a server's refusal
     /// arrives as an alert with the client's *first read*, not in `connect`.
     pub fn from_io(error: &io::Error) -> Option<Self> {
-        error.get_ref()?.downcast_ref::<rustls::Error>().map(Self::from_tls)
+        Some(Self::from_tls(tls_error(error)?, Offer::Mesh))
     }
 
     /// What ended a handshake, when it was not this end's verdict on a certificate.
-    pub(crate) fn from_handshake(error: io::Error) -> Self {
-        match Self::from_io(&error) {
-            Some(known) => known,
+    pub(crate) fn from_handshake(error: io::Error, offer: Offer) -> Self {
+        match tls_error(&error) {
+            Some(known) => Self::from_tls(known, offer),
             None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Closed,
             None => Self::Io(error),
         }
     }
 
-    fn from_tls(error: &rustls::Error) -> Self {
+    fn from_tls(error: &rustls::Error, offer: Offer) -> Self {
         match error {
-            rustls::Error::NoCertificatesPresented => Self::NoCertificate,
+            rustls::Error::NoCertificatesPresented => match offer {
+                Offer::Mesh => Self::NoCertificate,
+                Offer::Edge => Self::NoClientCertificate,
+            },
             rustls::Error::AlertReceived(alert) => Self::from_alert(*alert),
-            rustls::Error::NoApplicationProtocol => {
-                Self::Incompatible("the peer's ALPN protocols do not include h2".into())
+            rustls::Error::NoApplicationProtocol => Self::Incompatible(match offer {
+                Offer::Mesh => "the peer's ALPN protocols do not include h2".into(),
+                Offer::Edge => "the client's ALPN protocols include none of the listener's".into(),
+            }),
+            rustls::Error::PeerIncompatible(reason) => {
+                Self::Incompatible(incompatibility(reason, offer))
             }
-            rustls::Error::PeerIncompatible(reason) => Self::Incompatible(incompatibility(reason)),
             other => Self::Protocol(ProtocolError(other.clone())),
         }
     }
@@ -180,9 +201,9 @@ impl HandshakeError {
             Self::Expired { .. } => TlsCertificateError::Expired,
             Self::NotYetValid { .. } => TlsCertificateError::NotValidYet,
             Self::UnknownIssuer { .. } => TlsCertificateError::UnknownIssuer,
-            Self::WrongIdentity { .. } | Self::ForeignTrustDomain { .. } => {
-                TlsCertificateError::ApplicationVerificationFailure
-            }
+            Self::WrongIdentity { .. }
+            | Self::ForeignTrustDomain { .. }
+            | Self::NoClientRoots(_) => TlsCertificateError::ApplicationVerificationFailure,
             Self::WrongName { .. } => TlsCertificateError::NotValidForName,
             Self::Revoked { .. } => TlsCertificateError::Revoked,
             Self::RevocationUnknown { .. } => TlsCertificateError::UnknownRevocationStatus,
@@ -192,20 +213,32 @@ impl HandshakeError {
     }
 }
 
-fn incompatibility(reason: &PeerIncompatible) -> String {
+/// The failure of TLS inside an I/O error, if it is one.
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+fn incompatibility(reason: &PeerIncompatible, offer: Offer) -> String {
+    let (versions, suites, groups) = match offer {
+        Offer::Mesh => (
+            "the peer does not offer TLS 1.3",
+            "the peer offers neither AES_128_GCM_SHA256 nor AES_256_GCM_SHA384",
+            "the peer offers none of the groups X25519MLKEM768, x25519, secp256r1",
+        ),
+        Offer::Edge => (
+            "the client offers neither TLS 1.3 nor TLS 1.2",
+            "the client offers no suite with ECDHE and AES-GCM or ChaCha20-Poly1305 that the \
+             certificate can be used with",
+            "the client offers none of the groups X25519MLKEM768, x25519, secp256r1, secp384r1",
+        ),
+    };
     match reason {
         PeerIncompatible::Tls12NotOffered
         | PeerIncompatible::Tls12NotOfferedOrEnabled
         | PeerIncompatible::SupportedVersionsExtensionRequired
-        | PeerIncompatible::ServerDoesNotSupportTls12Or13 => {
-            "the peer does not offer TLS 1.3".into()
-        }
-        PeerIncompatible::NoCipherSuitesInCommon => {
-            "the peer offers neither AES_128_GCM_SHA256 nor AES_256_GCM_SHA384".into()
-        }
-        PeerIncompatible::NoKxGroupsInCommon => {
-            "the peer offers none of the groups X25519MLKEM768, x25519, secp256r1".into()
-        }
+        | PeerIncompatible::ServerDoesNotSupportTls12Or13 => versions.into(),
+        PeerIncompatible::NoCipherSuitesInCommon => suites.into(),
+        PeerIncompatible::NoKxGroupsInCommon => groups.into(),
         PeerIncompatible::NoSignatureSchemesInCommon => {
             "the peer offers no signature scheme that our certificate can use".into()
         }

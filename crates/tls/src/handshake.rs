@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::certificate::{Issuer, Serial};
-use crate::error::HandshakeError;
+use crate::error::{HandshakeError, Offer};
 use crate::provider::{ALPN_H2, Cipher, Group, VERSIONS, provider};
 use crate::revocation::RevocationList;
 use crate::stream::{ClientStream, ReadAhead, SEND_BUFFER_BYTES, ServerStream, Stream};
@@ -205,7 +205,7 @@ where
     let handshake = tls.accept_with(ReadAhead::new(io), |session| {
         session.set_buffer_limit(Some(SEND_BUFFER_BYTES));
     });
-    let (stream, verified) = judged(handshake).await?;
+    let (stream, verified) = judged(handshake, Offer::Mesh).await?;
     require_h2(stream.get_ref().1)?;
     Ok((Stream(stream), verified))
 }
@@ -235,13 +235,14 @@ where
     let handshake = TlsConnector::from(config).connect_with(name, ReadAhead::new(io), |session| {
         session.set_buffer_limit(Some(SEND_BUFFER_BYTES));
     });
-    let (stream, verified) = judged(handshake).await?;
+    let (stream, verified) = judged(handshake, Offer::Mesh).await?;
     Ok((Stream(stream), verified))
 }
 
 /// Drives a handshake and picks up the verdict that its verifier reached on the way.
-async fn judged<S>(
+pub(crate) async fn judged<S>(
     handshake: impl Future<Output = io::Result<S>>,
+    offer: Offer,
 ) -> Result<(S, Option<VerifiedCertificate>), HandshakeError> {
     let mut handshake = pin!(handshake);
     let mut verdict = None;
@@ -257,7 +258,7 @@ async fn judged<S>(
     match (ended, verdict) {
         (Ok(stream), verdict) => Ok((stream, verdict.transpose()?)),
         (Err(_), Some(Err(refused))) => Err(refused),
-        (Err(error), _) => Err(HandshakeError::from_handshake(error)),
+        (Err(error), _) => Err(HandshakeError::from_handshake(error, offer)),
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`handshake`] | [`Acceptor`], [`Connector`], [`Peer`]: mutual TLS between workloads |
 //! | [`probe`] | a client without a certificate, to check that it is refused |
 //! | [`origination`] | TLS towards servers outside of the mesh, verified by name |
+//! | [`edge`] | TLS of a gateway's listeners: certificates by name, clients of any kind |
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
 //! | [`web`] | TLS towards servers of the web, such as issuers of tokens |
 //! | [`authority`] | [`Authority`], [`AuthorityBundle`]: the certificate authority |
@@ -33,7 +34,7 @@
 //! let (stream, peer) = connector.connect(io, &expected).await?;
 //! ```
 //!
-//! Every connection has: TLS 1.3, AES-GCM, ALPN `h2`, a full handshake (no tickets, no resumption),
+//! Every connection of the mesh has: TLS 1.3, AES-GCM, ALPN `h2`, a full handshake (no tickets, no resumption),
 //! both certificates chained to a root that the verifying end trusts, exactly one SPIFFE URI in
 //! each. A server accepts its own trust domain; a client accepts the identities that it expects.
 //! Revocation is checked at the handshake, and later by [`RevocationList::revokes`] for connections
@@ -42,6 +43,7 @@
 pub mod authority;
 pub mod certificate;
 pub mod client_hello;
+pub mod edge;
 pub mod error;
 pub mod handshake;
 pub mod jwt;

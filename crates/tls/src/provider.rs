@@ -1,7 +1,12 @@
-//! The one choice of TLS version, cipher suites and key exchange groups.
+//! The choice of TLS versions, cipher suites and key exchange groups: one for the mesh, one for the
+//! edge.
 //!
-//! Every handshake of the mesh uses this provider, so one place decides what is negotiated. It must
-//! never offer TLS 1.2, a suite without AEAD, or session resumption.
+//! Every handshake of the mesh uses [`provider`] with [`VERSIONS`]: TLS 1.3 and AES-GCM, and nothing
+//! else. The mesh must never offer TLS 1.2, and its sessions are never resumed.
+//!
+//! The clients of a gateway are not ours. For them [`edge_provider`] and [`EDGE_VERSIONS`] add TLS
+//! 1.2, ChaCha20-Poly1305 and P-384. There too every suite has AEAD and forward secrecy: no CBC, no
+//! RSA key exchange.
 //!
 //! AES-128-GCM comes first and the server follows its own order: neither suite can be broken in
 //! practice, and the shorter key costs ten rounds a block instead of fourteen. AES-256-GCM is for
@@ -17,8 +22,11 @@ use rustls::{CipherSuite, NamedGroup, SupportedProtocolVersion};
 
 /// The only protocol that is spoken inside TLS between our peers.
 pub(crate) const ALPN_H2: &[u8] = b"h2";
-/// TLS 1.3 and nothing else.
+/// The mesh: TLS 1.3 and nothing else.
 pub(crate) const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+/// The edge: TLS 1.3, and TLS 1.2 for clients without it.
+pub(crate) const EDGE_VERSIONS: &[&SupportedProtocolVersion] =
+    &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 /// The key exchange group of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +88,7 @@ impl Cipher {
     }
 }
 
-/// The provider of every handshake; built once.
+/// The provider of every handshake of the mesh; built once.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let built = PROVIDER.get_or_init(|| {
@@ -94,6 +102,45 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
         })
     });
     Arc::clone(built)
+}
+
+/// The provider of handshakes with clients of a gateway; built once.
+pub(crate) fn edge_provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    let built = PROVIDER.get_or_init(|| {
+        Arc::new(CryptoProvider {
+            cipher_suites: vec![
+                cipher_suite::TLS13_AES_128_GCM_SHA256,
+                cipher_suite::TLS13_AES_256_GCM_SHA384,
+                cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+                cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+                cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+                cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+                cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+                cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+                cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+            ],
+            kx_groups: vec![
+                kx_group::X25519MLKEM768,
+                kx_group::X25519,
+                kx_group::SECP256R1,
+                kx_group::SECP384R1,
+            ],
+            ..aws_lc_rs::default_provider()
+        })
+    });
+    Arc::clone(built)
+}
+
+/// The IANA name of a suite that one of the providers offers.
+pub(crate) fn suite_name(suite: CipherSuite) -> &'static str {
+    match suite {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => Cipher::Aes128Gcm.as_str(),
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => Cipher::Aes256Gcm.as_str(),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
+        // Of the suites of TLS 1.2 rustls knows the names as they are registered.
+        other => other.as_str().unwrap_or("unknown"),
+    }
 }
 
 /// The signature algorithms accepted in certificates and handshakes.

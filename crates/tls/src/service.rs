@@ -43,13 +43,18 @@ impl ServerCertificate {
         &self,
         what: &'static str,
     ) -> Result<Arc<SingleCertAndKey>, CertificateError> {
+        Ok(Arc::new(SingleCertAndKey::from(self.certified(what)?)))
+    }
+
+    /// The chain and the key, which belong together.
+    pub(crate) fn certified(&self, what: &'static str) -> Result<CertifiedKey, CertificateError> {
         let chain = certificates_of(&self.chain_pem, what)?;
         let key = private_key_of(&self.key_pem)?;
         let key = any_supported_type(&key)
             .map_err(|_| KeyError::Unsupported("an ECDSA, RSA or Ed25519 key"))?;
         let certified = CertifiedKey::new(chain, key);
-        certified.keys_match().map_err(|_| CertificateError::OtherKey)?;
-        Ok(Arc::new(SingleCertAndKey::from(certified)))
+        certified.keys_match().map_err(|_| CertificateError::NotItsKey)?;
+        Ok(certified)
     }
 
     /// The private key as PKCS#8 DER, for the same.

@@ -39,12 +39,14 @@ pub(crate) enum Accepted {
     AnyWorkload,
     /// A server whose certificate holds one of these names.
     Named(Box<[ServerName<'static>]>),
+    /// Anyone that a trusted root vouches for. The names are not read.
+    Anyone,
 }
 
 /// A peer's certificate after it was verified.
 #[derive(Debug)]
 pub(crate) struct VerifiedCertificate {
-    /// Absent for a server that was verified by name.
+    /// Absent for a server that was verified by name, and where names are not read.
     pub(crate) identity: Option<Identity>,
     /// Serial number of the leaf.
     pub(crate) serial: Serial,
@@ -66,6 +68,11 @@ thread_local! {
 /// The verdict reached on this thread since the last call, if any.
 pub(crate) fn take_verdict() -> Option<Verdict> {
     VERDICT.with_borrow_mut(Option::take)
+}
+
+/// Leaves a verdict for the future whose poll has asked for it.
+pub(crate) fn leave_verdict(verdict: Verdict) {
+    VERDICT.set(Some(verdict));
 }
 
 /// Verifies peers, as rustls asks for it.
@@ -131,6 +138,7 @@ impl Verifier {
                 check_names(&end_entity, names)?;
                 None
             }
+            Accepted::Anyone => None,
             workload => {
                 let identity = identity_of(&certificate).map_err(HandshakeError::NotAWorkload)?;
                 check_identity(workload, &identity)?;
@@ -156,7 +164,7 @@ impl Verifier {
     ) -> Result<(), rustls::Error> {
         let verdict = self.judge(leaf, intermediates, usage, now);
         let told = verdict.as_ref().map(|_| ()).map_err(HandshakeError::to_alert);
-        VERDICT.set(Some(verdict));
+        leave_verdict(verdict);
         told
     }
 

@@ -225,6 +225,29 @@ async fn peers_without_the_hybrid_group_get_x25519_and_without_that_p256() {
 }
 
 #[tokio::test]
+async fn no_session_is_resumed_though_the_client_asks_for_it() {
+    let ca = bundle("cluster.local");
+    let acceptor = Acceptor::new(certificate(&ca, SERVER), none(), &[]);
+    // It keeps tickets, as rustls does unless it is told not to.
+    let stranger = foreign_client(&certificate(&ca, CLIENT), |_| {});
+    for _ in 0..2 {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let server = async {
+            let (mut stream, _) = acceptor.accept(far).await.expect("good");
+            stream.write_all(b"!").await.expect("open");
+            stream.flush().await.expect("open");
+        };
+        let client = async {
+            let mut stream = stranger.connect(name(), near).await.expect("good");
+            stream.read_u8().await.expect("accepted");
+            stream.get_ref().1.handshake_kind()
+        };
+        let ((), kind) = tokio::join!(server, client);
+        assert_eq!(kind, Some(rustls::HandshakeKind::Full));
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_offers_tls_1_2_only_is_refused() {
     let ca = bundle("cluster.local");
     let acceptor = Acceptor::new(certificate(&ca, SERVER), none(), &[]);
