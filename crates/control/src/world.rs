@@ -143,7 +143,7 @@ impl World {
         })
     }
 
-    /// Whether this pod of a token is a waypoint's, and may run. It must be the very pod that the
+    /// Whether this pod of a token is a Gateway's, of either position, and may run. It must be the very pod that the
     /// token was given to, with the token's account.
     pub(crate) fn is_waypoint(&self, namespace: &str, account: &str, claim: &PodClaim) -> bool {
         let name = ObjectName::new(namespace, &claim.name);
@@ -157,7 +157,7 @@ impl World {
         })
     }
 
-    /// The pods of waypoints that have a node, with their uid, account and node.
+    /// The pods of Gateways that have a node, with their uid, account and node.
     pub(crate) fn waypoint_pods(&self) -> Vec<WaypointPod> {
         let builder = self.read();
         let store = builder.store();
@@ -176,7 +176,7 @@ impl World {
     }
 
     /// Every identity on every node that should hold a certificate: those of captured pods
-    /// and of waypoints.
+    /// and of Gateways.
     pub(crate) fn holders(&self) -> Vec<Holder> {
         let builder = self.read();
         let (store, mesh) = (builder.store(), builder.mesh());

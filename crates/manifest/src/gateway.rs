@@ -252,6 +252,39 @@ pub fn is_edge_class(name: &str, class: Option<&GatewayClassSpec>) -> bool {
     }
 }
 
+/// Where the pods of a Gateway are in the path of traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Position {
+    /// Inside the mesh, before services and workloads.
+    Waypoint,
+    /// At the edge of the mesh.
+    Edge,
+}
+
+impl Position {
+    /// The position of Gateways of this class, if they are Ambit's.
+    pub fn of_class(name: &str, class: Option<&GatewayClassSpec>) -> Option<Self> {
+        if is_waypoint_class(name, class) {
+            return Some(Self::Waypoint);
+        }
+        is_edge_class(name, class).then_some(Self::Edge)
+    }
+
+    /// The position of the Gateway whose objects and pods carry this value of
+    /// [`GATEWAY_MANAGED`](ambit_words::labels::GATEWAY_MANAGED).
+    pub fn of_label(value: &str) -> Option<Self> {
+        [Self::Waypoint, Self::Edge].into_iter().find(|it| it.label() == value)
+    }
+
+    /// That value, which is Istio's.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Waypoint => "istio.io-mesh-controller",
+            Self::Edge => "istio.io-gateway-controller",
+        }
+    }
+}
+
 impl Listener {
     /// Whether a waypoint serves it; otherwise what is wrong.
     pub fn judge(&self) -> Result<(), String> {
@@ -288,6 +321,12 @@ impl GatewaySpec {
     /// The listener that a waypoint serves, if the Gateway has one.
     pub fn waypoint_listener(&self) -> Option<&Listener> {
         self.listeners.iter().find(|listener| listener.judge().is_ok())
+    }
+
+    /// The first type of an address that is asked for and that no gateway at the edge can be given.
+    pub fn unknown_address_type(&self) -> Option<&str> {
+        let types = self.addresses.iter().flatten().filter_map(|it| it.address_type.as_deref());
+        types.into_iter().find(|it| !["IPAddress", "Hostname"].contains(it))
     }
 
     /// Whether objects of `namespace`, which has these labels, may name the waypoint in `own`.
@@ -462,6 +501,19 @@ mod tests {
         check("mine", Some("ambit.io/gateway-controller"), true);
         check("mine", Some("ambit.io/mesh-controller"), false);
         check("ambit", Some("example.com/other"), false);
+    }
+
+    #[test]
+    fn a_class_and_a_label_have_a_position() {
+        for (class, position, label) in [
+            ("ambit-waypoint", Position::Waypoint, "istio.io-mesh-controller"),
+            ("ambit", Position::Edge, "istio.io-gateway-controller"),
+        ] {
+            assert_eq!(Position::of_class(class, None), Some(position));
+            assert_eq!(Position::of_label(label), Some(position));
+        }
+        assert_eq!(Position::of_class("other", None), None);
+        assert_eq!(Position::of_label("other"), None);
     }
 
     #[test]

@@ -1,26 +1,36 @@
-//! From a Gateway to the objects of its waypoint, and to the status that says how it is.
+//! From a Gateway to the objects of its pods, and to the status that says how it is.
 //!
-//! Both places use these functions: a machine's controllers and the control plane in a cluster.
-//! Names, labels and ports are Istio's, so that tools and selectors written for it work. The number
+//! A waypoint and a gateway at the edge are the same objects with other ports and names. Both
+//! places use these functions: a machine's controllers and the control plane in a cluster. Names,
+//! labels and ports are Istio's, so that tools and selectors written for it work. The number
 //! of replicas is not written unless a patch says it, so that whoever scales the Deployment is not
 //! overruled. Nothing here reads or writes an object.
 
+mod conditions;
+mod edge;
+mod made;
 mod merge;
 pub mod parameters;
+mod status;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ambit_words::annotations::{GATEWAY_NAME_OVERRIDE, GATEWAY_SERVICE_ACCOUNT, LAST_APPLIED};
 use ambit_words::labels;
 use ambit_words::names::{ISTIO_PROXY, POD_TOKEN, ROOT_CONFIG_MAP, ROOTS, TOKEN_AUDIENCE, TOKENS};
 use ambit_words::ports::{HBONE, PROXY_METRICS, PROXY_READINESS};
+use ambit_words::variables::{POSITION, POSITION_GATEWAY};
 use serde_json::{Value, json};
 
 use super::Kind;
-use super::gateway::{Gateway, Infrastructure, UNSUPPORTED_PROTOCOL, UNSUPPORTED_REMEDY};
+use super::gateway::{Gateway, Infrastructure, Position};
+use edge::Port;
+pub use made::{ListenerMade, Made};
+pub use status::status;
 
-/// What [`labels::GATEWAY_MANAGED`] says of what is made for a waypoint.
-pub const MANAGED: &str = "istio.io-mesh-controller";
+/// The port of the Service and the container at which readiness is answered.
+const STATUS_PORT: &str = "status-port";
 /// The user that it runs as in a cluster.
 const USER: u32 = 1337;
 /// Seconds for which a token of a pod is good in a cluster; the kubelet replaces it in time.
@@ -28,7 +38,7 @@ const TOKEN_SECONDS: u32 = 43_200;
 /// Below it a pod finds its token and its root certificate.
 pub const SECRETS: &str = "/var/run/secrets";
 
-/// Where waypoints run.
+/// Where the pods run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
     /// On one machine, which hands a pod its files itself.
@@ -40,9 +50,11 @@ pub enum Place<'a> {
     },
 }
 
-/// What all waypoints of a mesh have in common.
+/// What all pods of a position have in common.
 #[derive(Debug, Clone, Copy)]
 pub struct Common<'a> {
+    /// Where they are in the path of traffic.
+    pub position: Position,
     /// The image.
     pub image: &'a str,
     /// Where it runs.
@@ -57,32 +69,37 @@ pub struct Common<'a> {
     pub cluster_id: &'a str,
 }
 
-/// The ServiceAccount, Service and Deployment of a Gateway's waypoint, in the order in which they
-/// are applied.
+/// The ServiceAccount, Service and Deployment of a Gateway, in the order in which they are applied.
 fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
-    let account = object(gateway, Kind::ServiceAccount);
-    let mut service = object(gateway, Kind::Service);
-    service["metadata"]["annotations"]["networking.istio.io/traffic-distribution"] =
-        json!("PreferClose");
-    let port = |name: &str, number: u16, protocol: Option<&str>| {
-        let mut port = json!({"name": name, "port": number, "targetPort": number,
-            "protocol": "TCP"});
-        if let Some(protocol) = protocol {
-            port["appProtocol"] = json!(protocol);
-        }
-        port
-    };
-    let listener = gateway.spec.waypoint_listener().map_or("mesh", |it| it.name.as_str());
+    let account = object(gateway, common, Kind::ServiceAccount);
+    let mut service = object(gateway, common, Kind::Service);
+    let port = |name: &str, number: u16| json!({"name": name, "port": number, "targetPort": number, "protocol": "TCP"});
+    let mut all = vec![port(STATUS_PORT, PROXY_READINESS)];
+    for Port { name, number, app_protocol } in ports(gateway, common.position) {
+        let mut port = port(&name, number);
+        port["appProtocol"] = json!(app_protocol);
+        all.push(port);
+    }
     service["spec"] = json!({
         "type": "ClusterIP",
         "ipFamilyPolicy": "PreferDualStack",
         "selector": selector(gateway),
-        "ports": [
-            port("status-port", PROXY_READINESS, None),
-            port(listener, HBONE, Some("hbone")),
-        ],
+        "ports": all,
     });
-    let mut deployment = object(gateway, Kind::Deployment);
+    match (common.position, common.place) {
+        (Position::Waypoint, _) => {
+            service["metadata"]["annotations"]["networking.istio.io/traffic-distribution"] =
+                json!("PreferClose");
+        }
+        (Position::Edge, Place::Machine) => {}
+        (Position::Edge, Place::Cluster { .. }) => {
+            service["spec"]["type"] = json!("LoadBalancer");
+            if let Some(address) = edge::asked_address(&gateway.spec) {
+                service["spec"]["loadBalancerIP"] = json!(address);
+            }
+        }
+    }
+    let mut deployment = object(gateway, common, Kind::Deployment);
     deployment["spec"] = json!({
         "selector": {"matchLabels": selector(gateway)},
         // A new pod is ready before an old one goes: no request is lost.
@@ -93,13 +110,24 @@ fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
     [(Kind::ServiceAccount, account), (Kind::Service, service), (Kind::Deployment, deployment)]
 }
 
-/// The PodDisruptionBudget of a waypoint in a cluster: of several pods, one may go at a time, and a
+/// The ports at which the pods listen for traffic.
+fn ports(gateway: &Gateway, position: Position) -> Vec<Port> {
+    match position {
+        Position::Waypoint => {
+            let listener = gateway.spec.waypoint_listener().map_or("mesh", |it| it.name.as_str());
+            vec![Port { name: listener.to_owned(), number: HBONE, app_protocol: "hbone".into() }]
+        }
+        Position::Edge => edge::ports(&gateway.spec),
+    }
+}
+
+/// The PodDisruptionBudget of a Gateway in a cluster: of several pods, one may go at a time, and a
 /// single one does not keep its node from being drained.
-fn disruption_budget(gateway: &Gateway) -> Value {
+fn disruption_budget(gateway: &Gateway, position: Position) -> Value {
     json!({
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": metadata(gateway, names(gateway).objects),
+        "metadata": metadata(gateway, position, &names(gateway, position).objects),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(gateway)}},
     })
 }
@@ -108,26 +136,33 @@ fn name(gateway: &Gateway) -> &str {
     gateway.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// How the objects of a waypoint are called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the objects of a Gateway are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names<'a> {
     /// The Deployment, the Service and what else is made.
-    pub objects: &'a str,
+    pub objects: Cow<'a, str>,
     /// The account that its pods run as.
-    pub account: &'a str,
+    pub account: Cow<'a, str>,
     /// Whether the Gateway names the account itself. One that is there is then used as it is.
     pub is_account_given: bool,
 }
 
-/// The names of the objects of a Gateway's waypoint: its own, unless annotations say otherwise.
-pub fn names(gateway: &Gateway) -> Names<'_> {
+/// The names of a Gateway's objects, unless annotations say otherwise: of a waypoint its own, so
+/// that it can be named by its Service's name; at the edge with the class, as GEP-1762 wants it.
+pub fn names(gateway: &Gateway, position: Position) -> Names<'_> {
     let annotations = gateway.metadata.annotations.as_ref();
     let says = |key| annotations.and_then(|all| all.get(key)).filter(|it| !it.is_empty());
-    let objects = says(GATEWAY_NAME_OVERRIDE).map_or_else(|| name(gateway), String::as_str);
+    let objects = match (says(GATEWAY_NAME_OVERRIDE), position) {
+        (Some(name), _) => Cow::Borrowed(name.as_str()),
+        (None, Position::Waypoint) => Cow::Borrowed(name(gateway)),
+        (None, Position::Edge) => {
+            Cow::Owned(format!("{}-{}", name(gateway), gateway.spec.gateway_class_name))
+        }
+    };
     let account = says(GATEWAY_SERVICE_ACCOUNT);
     Names {
+        account: account.map_or_else(|| objects.clone(), |it| Cow::Borrowed(it.as_str())),
         objects,
-        account: account.map_or(objects, String::as_str),
         is_account_given: account.is_some(),
     }
 }
@@ -137,20 +172,20 @@ fn selector(gateway: &Gateway) -> Value {
     json!({labels::GATEWAY_NAME: name(gateway)})
 }
 
-fn object(gateway: &Gateway, kind: Kind) -> Value {
-    let names = names(gateway);
+fn object(gateway: &Gateway, common: &Common<'_>, kind: Kind) -> Value {
+    let names = names(gateway, common.position);
     let name = if kind == Kind::ServiceAccount { names.account } else { names.objects };
     json!({
         "apiVersion": kind.api_versions()[0],
         "kind": kind.name(),
-        "metadata": metadata(gateway, name),
+        "metadata": metadata(gateway, common.position, &name),
     })
 }
 
 /// The metadata of every object: it goes when its Gateway goes.
-fn metadata(gateway: &Gateway, object: &str) -> Value {
+fn metadata(gateway: &Gateway, position: Position, object: &str) -> Value {
     let mut labels = copied(gateway, |it| &it.labels, gateway.metadata.labels.as_ref());
-    labels.extend(own_labels(gateway));
+    labels.extend(own_labels(gateway, position));
     let annotations = copied(gateway, |it| &it.annotations, gateway.metadata.annotations.as_ref());
     json!({
         "name": object,
@@ -185,11 +220,11 @@ fn copied(
     copied
 }
 
-fn own_labels(gateway: &Gateway) -> BTreeMap<String, String> {
+fn own_labels(gateway: &Gateway, position: Position) -> BTreeMap<String, String> {
     [
         (labels::GATEWAY_NAME, name(gateway)),
         (labels::GATEWAY_CLASS_NAME, &gateway.spec.gateway_class_name),
-        (labels::GATEWAY_MANAGED, MANAGED),
+        (labels::GATEWAY_MANAGED, position.label()),
         // It is no member of the mesh that it serves: nobody captures it.
         (labels::DATAPLANE_MODE, labels::NONE),
     ]
@@ -199,10 +234,11 @@ fn own_labels(gateway: &Gateway) -> BTreeMap<String, String> {
 
 fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
     let mut labels = copied(gateway, |it| &it.labels, gateway.metadata.labels.as_ref());
-    labels.extend(own_labels(gateway));
+    labels.extend(own_labels(gateway, common.position));
+    let names = names(gateway, common.position);
     let given = [
         (labels::SIDECAR_INJECT, "false"),
-        (labels::CANONICAL_NAME, names(gateway).objects),
+        (labels::CANONICAL_NAME, &*names.objects),
         (labels::CANONICAL_REVISION, "latest"),
     ];
     labels.extend(given.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -217,12 +253,17 @@ fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
         annotations.entry(key.to_owned()).or_insert(value);
     }
     let mut spec = json!({
-        "serviceAccountName": names(gateway).account,
+        "serviceAccountName": names.account,
         "containers": [container(gateway, common)],
     });
     if let Place::Cluster { .. } = common.place {
         spec["securityContext"] = json!({"runAsNonRoot": true, "runAsUser": USER,
             "runAsGroup": USER, "fsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}});
+        if common.position == Position::Edge {
+            // Without capabilities it may open the ports of its listeners, such as 80.
+            spec["securityContext"]["sysctls"] =
+                json!([{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]);
+        }
         spec["volumes"] = volumes();
         spec["topologySpreadConstraints"] =
             [labels::ZONE, labels::HOSTNAME].map(|key| spread(gateway, key)).into();
@@ -241,16 +282,11 @@ fn spread(gateway: &Gateway, topology_key: &str) -> Value {
 }
 
 fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
-    let port = |name: &str, number: u16| json!({"name": name, "containerPort": number});
     let mut container = json!({
         "name": ISTIO_PROXY,
         "image": common.image,
         "env": environment(gateway, common),
-        "ports": [
-            port("hbone", HBONE),
-            port("metrics", PROXY_METRICS),
-            port("status-port", PROXY_READINESS),
-        ],
+        "ports": container_ports(gateway, common.position),
     });
     let ready = json!({"path": "/healthz/ready", "port": PROXY_READINESS});
     match common.place {
@@ -280,6 +316,19 @@ fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
     container
 }
 
+fn container_ports(gateway: &Gateway, position: Position) -> Vec<Value> {
+    let port = |name: &str, number: u16| json!({"name": name, "containerPort": number});
+    let mut all = match position {
+        Position::Waypoint => vec![port("hbone", HBONE)],
+        Position::Edge => {
+            let ports = edge::ports(&gateway.spec);
+            ports.iter().map(|it| port(&it.name, it.number)).collect()
+        }
+    };
+    all.extend([port("metrics", PROXY_METRICS), port(STATUS_PORT, PROXY_READINESS)]);
+    all
+}
+
 fn environment(gateway: &Gateway, common: &Common<'_>) -> Vec<Value> {
     let field = |name: &str, path: &str| {
         let reference = json!({ "fieldPath": path });
@@ -299,8 +348,11 @@ fn environment(gateway: &Gateway, common: &Common<'_>) -> Vec<Value> {
         text("CLUSTER_ID", common.cluster_id),
         text("NETWORK", network.map_or("", String::as_str)),
         // By the name of its Service it knows what names it.
-        text("GATEWAY_NAME", names(gateway).objects),
+        text("GATEWAY_NAME", &names(gateway, common.position).objects),
     ];
+    if common.position == Position::Edge {
+        all.push(text(POSITION, POSITION_GATEWAY));
+    }
     if let Some(host) = common.control_host {
         all.extend(["ALT_XDS_HOSTNAME", "ALT_CA_HOSTNAME"].map(|name| text(name, host)));
     }
@@ -314,155 +366,6 @@ fn volumes() -> Value {
         {"name": TOKENS, "projected": {"sources": [token]}},
         {"name": ROOTS, "configMap": {"name": ROOT_CONFIG_MAP}},
     ])
-}
-
-/// What became of a Gateway's objects.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Made {
-    /// The addresses of its Service.
-    pub addresses: Vec<String>,
-    /// How many of its pods take traffic.
-    pub ready: usize,
-    /// How many it should have.
-    pub wanted: usize,
-    /// Why they could not be made, as a sentence.
-    pub problem: Option<String>,
-    /// What is wrong with the patches that the Gateway, or its class, names. The objects then stay
-    /// as they are.
-    pub wrong_parameters: Option<String>,
-}
-
-/// The Gateway's status, of `generation`; what `before` says otherwise is kept.
-pub fn status(gateway: &Gateway, made: &Made, now: &str) -> Value {
-    let generation = gateway.metadata.generation.unwrap_or_default();
-    let before = gateway.status.clone().unwrap_or_default();
-    let old = |pointer: &str| before.pointer(pointer).and_then(Value::as_array).cloned();
-    let addresses = made.addresses.iter().map(|it| json!({"type": "IPAddress", "value": it}));
-    let [accepted, programmed] = conditions(gateway, made);
-    let told = Told { generation, now };
-    let mut status = before.clone();
-    status["conditions"] =
-        told.conditions(old("/conditions").unwrap_or_default(), [accepted, programmed]);
-    status["addresses"] = addresses.collect();
-    let before = old("/listeners").unwrap_or_default();
-    let listeners = gateway.spec.listeners.iter().map(|listener| {
-        let old = before.iter().find(|it| it["name"] == *listener.name);
-        let old = |field: &str| old.and_then(|old| old.get(field)).cloned();
-        let (accepted, kinds) = match listener.judge() {
-            Ok(()) => (Condition::holds("Accepted"), ["HTTPRoute", "GRPCRoute"].as_slice()),
-            Err(what) => (unsupported(what), [].as_slice()),
-        };
-        let group = Kind::Gateway.api_versions()[0].split('/').next();
-        let kinds: Value = kinds.iter().map(|kind| json!({"group": group, "kind": kind})).collect();
-        let programmed = match accepted.status {
-            true => Condition::holds("Programmed"),
-            false => Condition::fails("Programmed", "Invalid", "the listener is not accepted"),
-        };
-        let all = [accepted, programmed, Condition::holds("ResolvedRefs")];
-        let old_conditions = old("conditions").and_then(|it| it.as_array().cloned());
-        json!({
-            "name": listener.name,
-            "attachedRoutes": old("attachedRoutes").unwrap_or(json!(0)),
-            "supportedKinds": kinds,
-            "conditions": told.conditions(old_conditions.unwrap_or_default(), all),
-        })
-    });
-    status["listeners"] = listeners.collect();
-    status
-}
-
-fn unsupported(what: String) -> Condition {
-    let message = format!("{what}; {UNSUPPORTED_REMEDY}");
-    Condition { message, ..Condition::fails("Accepted", UNSUPPORTED_PROTOCOL, "") }
-}
-
-/// Accepted and Programmed, of the whole Gateway.
-fn conditions(gateway: &Gateway, made: &Made) -> [Condition; 2] {
-    let judged = gateway.spec.listeners.iter().map(|listener| listener.judge());
-    let wrong: Vec<String> = judged.filter_map(Result::err).collect();
-    let is_served = gateway.spec.waypoint_listener().is_some();
-    let accepted = match (is_served, wrong.first(), &made.wrong_parameters) {
-        (true, _, Some(what)) => Condition::fails("Accepted", "InvalidParameters", what),
-        (true, None, None) => Condition::holds("Accepted"),
-        (false, None, _) => {
-            Condition::fails("Accepted", UNSUPPORTED_PROTOCOL, "the Gateway has no listener")
-        }
-        // One that is served is enough.
-        (true, Some(what), None) => Condition {
-            reason: "ListenersNotValid",
-            message: format!("{what}; {UNSUPPORTED_REMEDY}"),
-            ..Condition::holds("Accepted")
-        },
-        (false, Some(what), _) => unsupported(what.clone()),
-    };
-    let fails = |reason, message: &str| Condition::fails("Programmed", reason, message);
-    let programmed = match &made.problem {
-        _ if !is_served => fails("Invalid", "the Gateway is not accepted: nothing runs for it"),
-        Some(problem) => fails("Invalid", problem),
-        None if made.addresses.is_empty() => {
-            fails("AddressNotAssigned", "its Service has no address yet")
-        }
-        None if made.ready == 0 => {
-            let message = format!("none of its pods is ready (0 of {})", made.wanted);
-            fails("AddressNotUsable", &message)
-        }
-        None => Condition {
-            message: format!("{} of {} pods are ready", made.ready, made.wanted),
-            ..Condition::holds("Programmed")
-        },
-    };
-    [accepted, programmed]
-}
-
-#[derive(Debug, Clone)]
-struct Condition {
-    kind: &'static str,
-    status: bool,
-    reason: &'static str,
-    message: String,
-}
-
-impl Condition {
-    /// It is as its type says, which is its reason too.
-    fn holds(kind: &'static str) -> Self {
-        Self { kind, status: true, reason: kind, message: String::new() }
-    }
-
-    fn fails(kind: &'static str, reason: &'static str, message: &str) -> Self {
-        Self { kind, status: false, reason, message: message.to_owned() }
-    }
-}
-
-/// How conditions are written down.
-struct Told<'a> {
-    generation: i64,
-    now: &'a str,
-}
-
-impl Told<'_> {
-    /// Puts `own` in place of those of the same types; one that stays keeps its time.
-    fn conditions<const N: usize>(&self, before: Vec<Value>, own: [Condition; N]) -> Value {
-        let mut all = before;
-        for condition in own {
-            let status = if condition.status { "True" } else { "False" };
-            let at = all.iter().position(|it| it["type"] == condition.kind);
-            let old = at.map(|at| &all[at]).filter(|it| it["status"] == status);
-            let since = old.and_then(|old| old.get("lastTransitionTime")).cloned();
-            let written = json!({
-                "type": condition.kind,
-                "status": status,
-                "reason": condition.reason,
-                "message": condition.message,
-                "lastTransitionTime": since.unwrap_or(json!(self.now)),
-                "observedGeneration": self.generation,
-            });
-            match at {
-                Some(at) => all[at] = written,
-                None => all.push(written),
-            }
-        }
-        Value::Array(all)
-    }
 }
 
 #[cfg(test)]
@@ -486,6 +389,7 @@ mod tests {
 
     fn common(place: Place<'_>) -> Common<'_> {
         Common {
+            position: Position::Waypoint,
             image: "i",
             place,
             control: "https://10.0.0.1:15012",
@@ -557,7 +461,7 @@ mod tests {
         assert_eq!(container["imagePullPolicy"], "Always");
         assert_eq!(container["args"], json!(["waypoint"]));
         assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
-        let budget = disruption_budget(&gateway(&json!({})));
+        let budget = disruption_budget(&gateway(&json!({})), Position::Waypoint);
         assert_eq!(budget["spec"]["selector"]["matchLabels"].as_object().unwrap().len(), 1);
     }
 
@@ -565,8 +469,8 @@ mod tests {
     fn annotations_name_the_objects_and_their_account() {
         let mut gateway = gateway(&json!({}));
         let named = |gateway: &Gateway| {
-            let names = names(gateway);
-            (names.objects.to_owned(), names.account.to_owned(), names.is_account_given)
+            let names = names(gateway, Position::Waypoint);
+            (names.objects.into_owned(), names.account.into_owned(), names.is_account_given)
         };
         assert_eq!(named(&gateway), ("way".to_owned(), "way".to_owned(), false));
         let annotations = json!({"gateway.istio.io/name-override": "other"});
@@ -605,72 +509,5 @@ mod tests {
             );
             assert_eq!(object["metadata"]["annotations"]["note"], "n");
         }
-    }
-
-    fn told(status: &Value, kind: &str) -> [String; 3] {
-        let all = status["conditions"].as_array().expect("conditions");
-        let of = all.iter().find(|it| it["type"] == kind).expect("the condition");
-        ["status", "reason", "message"].map(|key| of[key].as_str().unwrap_or_default().to_owned())
-    }
-
-    #[test]
-    fn its_status_says_what_became_of_it() {
-        let check = |more: Value, made: Made, accepted: [&str; 2], programmed: [&str; 2]| {
-            let status = status(&gateway(&more), &made, "now");
-            for (kind, expected) in [("Accepted", accepted), ("Programmed", programmed)] {
-                let [status, reason, message] = told(&status, kind);
-                assert_eq!([&*status, &*reason], expected, "{kind}: {message}");
-                assert!(status == "True" || !message.is_empty(), "{kind} says why");
-            }
-        };
-        let yes = |reason| ["True", reason];
-        let no = |reason| ["False", reason];
-        let ready =
-            Made { addresses: vec!["10.0.0.1".into()], ready: 1, wanted: 2, ..Made::default() };
-        let waiting = Made { ready: 0, ..ready.clone() };
-        let without = Made { addresses: Vec::new(), ..ready.clone() };
-        let taken = Made { problem: Some("Service way is another's".into()), ..ready.clone() };
-        check(json!({}), ready.clone(), yes("Accepted"), yes("Programmed"));
-        check(json!({}), waiting, yes("Accepted"), no("AddressNotUsable"));
-        check(json!({}), without, yes("Accepted"), no("AddressNotAssigned"));
-        check(json!({}), taken, yes("Accepted"), no("Invalid"));
-        let web = json!({"name": "web", "protocol": "HTTP", "port": 80});
-        let mesh = json!({"name": "mesh", "protocol": "HBONE", "port": 15008});
-        let only = json!({"listeners": [web]});
-        check(only, ready.clone(), no("UnsupportedProtocol"), no("Invalid"));
-        let wrong_parameters = Some("ConfigMap shop/p does not exist".to_owned());
-        let patched = Made { wrong_parameters, ..ready.clone() };
-        check(json!({}), patched, no("InvalidParameters"), yes("Programmed"));
-        let both = json!({"listeners": [mesh, web]});
-        check(both.clone(), ready.clone(), yes("ListenersNotValid"), yes("Programmed"));
-        let status = status(&gateway(&both), &ready, "now");
-        let [good, bad] = [&status["listeners"][0], &status["listeners"][1]];
-        assert_eq!(told(good, "Accepted")[0], "True");
-        assert_eq!(good["supportedKinds"].as_array().map(Vec::len), Some(2));
-        let [is, reason, message] = told(bad, "Accepted");
-        assert_eq!([&*is, &*reason], ["False", "UnsupportedProtocol"]);
-        assert!(message.contains("`web` is HTTP on port 80"), "{message}");
-        assert_eq!(status["addresses"], json!([{"type": "IPAddress", "value": "10.0.0.1"}]));
-    }
-
-    #[test]
-    fn a_condition_that_stays_keeps_its_time_and_those_of_others_stay() {
-        let ready =
-            Made { addresses: vec!["10.0.0.1".into()], ready: 1, wanted: 1, ..Made::default() };
-        let mut gateway = gateway(&json!({}));
-        gateway.status = Some(json!({"conditions": [{"type": "Other", "status": "True"}]}));
-        let first = status(&gateway, &ready, "first");
-        gateway.status = Some(first.clone());
-        let second = status(&gateway, &ready, "second");
-        assert_eq!(first, second);
-        gateway.status = Some(second);
-        let third = status(&gateway, &Made { ready: 0, ..ready }, "third");
-        let at = |kind: &str| {
-            let all = third["conditions"].as_array().unwrap().clone();
-            all.into_iter().find(|it| it["type"] == kind).unwrap()
-        };
-        assert_eq!(at("Accepted")["lastTransitionTime"], "first");
-        assert_eq!(at("Programmed")["lastTransitionTime"], "third");
-        assert_eq!(at("Other")["status"], "True");
     }
 }

@@ -7,6 +7,10 @@ use crate::spelling::nearest;
 
 /// How the names of all begin.
 const PREFIX: &str = "AMBIT_";
+/// Where the pod is in the path of traffic: a waypoint unless it says otherwise.
+pub const POSITION: &str = "AMBIT_POSITION";
+/// What that says of a gateway at the edge.
+pub const POSITION_GATEWAY: &str = "gateway";
 /// Those of a waypoint.
 pub const WAYPOINT: [&str; 28] = [
     "AMBIT_ACCESS_LOG",
@@ -31,7 +35,7 @@ pub const WAYPOINT: [&str; 28] = [
     "AMBIT_OTLP_TIMEOUT",
     "AMBIT_OVERLOAD_LAG",
     "AMBIT_PATH_NORMALIZATION",
-    "AMBIT_POSITION",
+    POSITION,
     "AMBIT_READINESS_ADDRESS",
     "AMBIT_STREAM_IDLE_TIMEOUT",
     "AMBIT_TRACE_SAMPLING",

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_manifest::gateway::Gateway;
+use ambit_manifest::gateway::{Gateway, Position};
 use ambit_manifest::waypoint::parameters;
 use ambit_manifest::waypoint::{self, Common, Made, Place};
 use ambit_manifest::{Kind, ObjectName};
@@ -33,6 +33,8 @@ use crate::world::World;
 
 /// The field manager of what is made for Gateways.
 const MANAGER: &str = "ambit-gateways";
+/// Where the pods that are made here are in the path of traffic.
+const POSITION: Position = Position::Waypoint;
 /// The kind of an autoscaler.
 const AUTOSCALER: &str = "HorizontalPodAutoscaler";
 /// Pause between two looks.
@@ -239,6 +241,7 @@ impl Waypoints {
         let control =
             format!("https://{}.{}.svc:{}", names::CONTROL, mesh.root_namespace, ports::XDS);
         let common = Common {
+            position: POSITION,
             image,
             place: Place::Cluster { pull_policy: self.settings.pull_policy.as_deref() },
             control: &control,
@@ -273,7 +276,7 @@ impl Waypoints {
                 continue;
             }
             let kind = object["kind"].as_str().unwrap_or_default();
-            if kind == "ServiceAccount" && waypoint::names(gateway).is_account_given {
+            if kind == "ServiceAccount" && waypoint::names(gateway, POSITION).is_account_given {
                 continue;
             }
             return Ok(Some(format!(
@@ -311,12 +314,12 @@ impl Waypoints {
         is_foreign: impl Fn(&DynamicObject) -> bool,
     ) -> Result<(), ApiError> {
         let object = json!({"apiVersion": "autoscaling/v2", "kind": AUTOSCALER});
-        let (api, named) = (self.api(name, &object), waypoint::names(gateway).objects);
-        let Some(there) = answer(api.get_opt(named)).await? else { return Ok(()) };
+        let (api, named) = (self.api(name, &object), waypoint::names(gateway, POSITION).objects);
+        let Some(there) = answer(api.get_opt(&named)).await? else { return Ok(()) };
         if is_foreign(&there) {
             return Ok(());
         }
-        match answer(api.delete(named, &DeleteParams::default())).await {
+        match answer(api.delete(&named, &DeleteParams::default())).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -352,6 +355,7 @@ impl Waypoints {
         let before = object.data.get("status").cloned();
         let status = waypoint::status(
             &Gateway { status: before.clone(), ..gateway.clone() },
+            POSITION,
             made,
             &Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         );

@@ -1,4 +1,4 @@
-//! Which waypoint an object's traffic must pass.
+//! Which waypoint an object's traffic must pass, and which pods are Gateways'.
 //!
 //! Only a Gateway of a waypoint's class with a listener that it serves is a waypoint, and its
 //! listener says which namespaces may name it. Who names another one, or one that is missing, is
@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::canary::{self, Said, Unfit, WHOLE};
-use ambit_manifest::gateway::{Bound, Gateway, GatewayClass, Unbound, binding, is_waypoint_class};
-use ambit_manifest::waypoint::{self, MANAGED};
+use ambit_manifest::gateway::listeners::runs;
+use ambit_manifest::gateway::{Bound, Gateway, GatewayClass, Position, Unbound, binding};
+use ambit_manifest::waypoint;
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
 use ambit_model::workload::{GatewayAddress, GatewayDestination, WorkloadKind};
@@ -75,8 +76,8 @@ impl Gateways {
     /// Puts or removes a Gateway; answers whether that may change who has a waypoint.
     pub(super) fn put(&mut self, name: ObjectName, gateway: Option<Arc<Gateway>>) -> bool {
         let said = |it: &Arc<Gateway>| {
-            let names = waypoint::names(it);
-            let names = (names.objects.to_owned(), names.account.to_owned());
+            let names = self.names(it);
+            let names = (names.objects.into_owned(), names.account.into_owned());
             (it.spec.clone(), it.metadata.labels.clone(), names)
         };
         let old = self.gateways.get(&name).map(said);
@@ -115,43 +116,68 @@ impl Gateways {
         self.gateways.is_empty()
     }
 
+    /// The position of Gateways of this class, if they are Ambit's.
+    pub(crate) fn position(&self, class: &str) -> Option<Position> {
+        Position::of_class(class, self.classes.get(class).map(|it| &it.spec))
+    }
+
     /// Whether Gateways of this class are waypoints.
     pub(crate) fn is_of_waypoints(&self, class: &str) -> bool {
-        is_waypoint_class(class, self.classes.get(class).map(|it| &it.spec))
+        self.position(class) == Some(Position::Waypoint)
     }
 
     /// Whether a Gateway asks for a waypoint that runs.
     pub(crate) fn is_waypoint(&self, name: &ObjectName) -> bool {
-        self.gateways.get(name).is_some_and(|gateway| {
-            let spec = &gateway.spec;
-            self.is_of_waypoints(&spec.gateway_class_name) && spec.waypoint_listener().is_some()
-        })
+        self.running(name) == Some(Position::Waypoint)
     }
 
-    /// The waypoint that a pod is of: it says so, its account is the waypoint's, and its owner is
-    /// the waypoint's Deployment.
-    pub(crate) fn of_pod<'a>(&self, namespace: &str, pod: &'a PodRecord) -> Option<&'a str> {
-        let name = self.of_labels(namespace, &pod.labels)?;
-        let names = waypoint::names(self.gateways.get(&ObjectName::new(namespace, name))?);
+    /// Whether a Gateway asks for a gateway at the edge that runs.
+    pub(crate) fn is_edge(&self, name: &ObjectName) -> bool {
+        self.running(name) == Some(Position::Edge)
+    }
+
+    /// The position of a Gateway whose pods are Ambit's and run.
+    fn running(&self, name: &ObjectName) -> Option<Position> {
+        let spec = &self.gateways.get(name)?.spec;
+        self.position(&spec.gateway_class_name).filter(|position| runs(spec, *position))
+    }
+
+    /// The names of a Gateway's objects; of one that is not Ambit's, as if it were a waypoint.
+    fn names<'a>(&self, gateway: &'a Gateway) -> waypoint::Names<'a> {
+        let position = self.position(&gateway.spec.gateway_class_name);
+        waypoint::names(gateway, position.unwrap_or(Position::Waypoint))
+    }
+
+    /// The Gateway that a pod is of, and its position: the pod says so, its account is the
+    /// Gateway's, and its owner is the Gateway's Deployment.
+    pub(crate) fn of_pod<'a>(
+        &self,
+        namespace: &str,
+        pod: &'a PodRecord,
+    ) -> Option<(&'a str, Position)> {
+        let (name, position) = self.of_labels(namespace, &pod.labels)?;
+        let gateway = self.gateways.get(&ObjectName::new(namespace, name))?;
+        let names = waypoint::names(gateway, position);
         let is_its = *pod.service_account == *names.account
-            && (pod.kind, &*pod.owner) == (WorkloadKind::Deployment, names.objects)
+            && (pod.kind, &*pod.owner) == (WorkloadKind::Deployment, &*names.objects)
             && !pod.host_network;
-        is_its.then_some(name)
+        is_its.then_some((name, position))
     }
 
-    /// The service of a Gateway's waypoint.
+    /// The service in front of a Gateway's pods.
     pub(crate) fn service_of(&self, mesh: &Mesh, gateway: &ObjectName) -> ServiceName {
-        match self.gateways.get(gateway).map(|it| waypoint::names(it).objects) {
-            Some(name) => service_name(mesh, &ObjectName::new(&gateway.namespace, name)),
+        match self.gateways.get(gateway).map(|it| self.names(it).objects) {
+            Some(name) => service_name(mesh, &ObjectName::new(&gateway.namespace, &name)),
             None => service_name(mesh, gateway),
         }
     }
 
-    /// The waypoint that an object with these labels was made for.
-    fn of_labels<'a>(&self, namespace: &str, labels: &'a Labels) -> Option<&'a str> {
-        let is_managed = labels.get(GATEWAY_MANAGED).is_some_and(|it| it == MANAGED);
-        let name = labels.get(GATEWAY_NAME).filter(|_| is_managed)?;
-        self.is_waypoint(&ObjectName::new(namespace, name)).then_some(name)
+    /// The Gateway that an object with these labels was made for, and its position.
+    fn of_labels<'a>(&self, namespace: &str, labels: &'a Labels) -> Option<(&'a str, Position)> {
+        let position = Position::of_label(labels.get(GATEWAY_MANAGED)?)?;
+        let name = labels.get(GATEWAY_NAME)?;
+        let is_its = self.running(&ObjectName::new(namespace, name)) == Some(position);
+        is_its.then_some((name, position))
     }
 
     /// The Gateway that `naming` names, and whether it is a waypoint for it.
@@ -159,7 +185,8 @@ impl Gateways {
         &self,
         naming: &Naming<'a>,
     ) -> Option<(&'a str, ObjectName, Result<(), Unbound>)> {
-        // A waypoint has none: it would send to itself for ever.
+        // A waypoint has none: it would send to itself for ever. A gateway at the edge has none: its
+        // policies are attached to itself, and its clients are outside.
         if self.of_labels(naming.namespace, naming.labels).is_some() {
             return None;
         }
@@ -320,11 +347,57 @@ mod tests {
             });
             PodRecord::new(&serde_json::from_value(pod).expect("a pod"))
         };
-        assert_eq!(all.of_pod("infra", &pod("way", "way")), Some("way"));
+        assert_eq!(all.of_pod("infra", &pod("way", "way")), Some(("way", Position::Waypoint)));
         assert_eq!(all.of_pod("infra", &pod("web", "way")), None);
         assert_eq!(all.of_pod("infra", &pod("way", "web")), None);
         assert_eq!(all.of_pod("shop", &pod("way", "way")), None);
         assert_eq!(Gateways::default().of_pod("infra", &pod("way", "way")), None);
+    }
+
+    #[test]
+    fn a_gateway_at_the_edge_has_pods_of_its_own_names() {
+        let mut all = gateways("all", "Same");
+        let name = ObjectName::new("infra", "in");
+        let put = |all: &mut Gateways, class: &str, port: u16| {
+            let gateway = json!({
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+                "metadata": {"namespace": "infra", "name": "in"},
+                "spec": {"gatewayClassName": class,
+                    "listeners": [{"name": "web", "protocol": "HTTP", "port": port}]},
+            });
+            all.put(name.clone(), Some(Arc::new(serde_json::from_value(gateway).unwrap())));
+        };
+        let labels = |managed: &str| {
+            json!({"gateway.networking.k8s.io/gateway-name": "in",
+                "gateway.istio.io/managed": managed})
+        };
+        let pod = |managed: &str, account: &str| {
+            let pod = json!({
+                "metadata": {"namespace": "infra", "name": "in-1", "uid": "u",
+                    "labels": labels(managed), "ownerReferences": [{"apiVersion": "apps/v1",
+                        "kind": "Deployment", "name": "in-ambit", "uid": "d",
+                        "controller": true}]},
+                "spec": {"serviceAccountName": account, "containers": []},
+            });
+            PodRecord::new(&serde_json::from_value(pod).expect("a pod"))
+        };
+        let edge = "istio.io-gateway-controller";
+        put(&mut all, "ambit", 80);
+        assert!(all.is_edge(&name) && !all.is_waypoint(&name));
+        let service = all.service_of(&Mesh::sample(), &name);
+        assert_eq!(service.to_string(), "infra/in-ambit.infra.svc.cluster.local");
+        let of_pod = |all: &Gateways, managed: &str, account: &str| {
+            all.of_pod("infra", &pod(managed, account)).map(|it| it.1)
+        };
+        assert_eq!(of_pod(&all, edge, "in-ambit"), Some(Position::Edge));
+        assert_eq!(of_pod(&all, edge, "in"), None);
+        assert_eq!(of_pod(&all, "istio.io-mesh-controller", "in-ambit"), None);
+        let way = json!({"istio.io/use-waypoint": "way"});
+        check(&all, "infra", &labels(edge), &way, [Direct, Direct]);
+        put(&mut all, "ambit", 15_008);
+        assert!(!all.is_edge(&name), "it has no listener that is served");
+        put(&mut all, "other", 80);
+        assert_eq!(of_pod(&all, edge, "in-ambit"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::Position;
 use ambit_model::workload::{Tunnel, Workload};
 use ambit_wire::capture::Obstacle;
 
@@ -96,8 +97,9 @@ pub(crate) fn build(
         Workload::named(pod_uid(mesh, name), name.namespace.clone(), name.name.clone());
     workload.addresses = addresses(&status.pod_ips).into();
     let is_captured = state.is_captured(pod) && !pod.host_network;
-    // A waypoint serves HBONE itself.
-    let serves = is_captured || gateways.of_pod(&name.namespace, pod).is_some();
+    // A waypoint serves HBONE itself; a gateway at the edge does not.
+    let of_gateway = gateways.of_pod(&name.namespace, pod).map(|(_, position)| position);
+    let serves = is_captured || of_gateway == Some(Position::Waypoint);
     workload.tunnel = if serves { Tunnel::Hbone } else { Tunnel::None };
     workload.trust_domain = mesh.trust_domain.clone();
     workload.service_account = pod.service_account.clone();

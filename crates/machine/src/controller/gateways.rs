@@ -1,13 +1,14 @@
-//! From Gateways to the pods of waypoints.
+//! From Gateways to their pods: waypoints, and gateways at the edge.
 //!
-//! Each Gateway of a waypoint's class has a ServiceAccount, a Service and a Deployment of its name,
-//! which belong to it and go with it. An object of that name which somebody else made stays as it
+//! Each Gateway of a class of Ambit's has a ServiceAccount, a Service and a Deployment, which belong
+//! to it and go with it. An object of that name which somebody else made stays as it
 //! is, and the Gateway's status says so. The number of replicas is the Deployment's own, unless a
 //! patch says it.
 
 use std::collections::BTreeMap;
 
-use ambit_manifest::gateway::{Gateway, GatewayClass, is_waypoint_class};
+use ambit_manifest::gateway::listeners::runs;
+use ambit_manifest::gateway::{Gateway, GatewayClass, Position};
 use ambit_manifest::waypoint::parameters::{self, Patches};
 use ambit_manifest::waypoint::{self, Common, Made, Place};
 use ambit_words::labels::DEFAULTS_FOR_CLASS;
@@ -50,7 +51,18 @@ impl MeshNames {
     }
 }
 
-/// Brings the objects of waypoints closer to what Gateways ask for. Answers whether anything
+/// A Gateway that asks for pods.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    /// Its name.
+    object: &'a ObjectRef,
+    /// What it says.
+    gateway: &'a Gateway,
+    /// Where its pods are.
+    position: Position,
+}
+
+/// Brings the objects of Gateways closer to what they ask for. Answers whether anything
 /// changed.
 pub(super) fn step(
     store: &mut Store,
@@ -67,20 +79,22 @@ pub(super) fn step(
         let class = ObjectRef::new(Kind::GatewayClass, None, &gateway.spec.gateway_class_name);
         let class: Option<GatewayClass> = store.object(&class).map(decode);
         let class = class.map(|class| class.spec);
-        if !is_waypoint_class(&gateway.spec.gateway_class_name, class.as_ref()) {
+        let position = Position::of_class(&gateway.spec.gateway_class_name, class.as_ref());
+        let Some(position) = position else {
             changed |= remove(store, &gateway, now)?;
             continue;
-        }
-        let (made, is_news) = match (gateway.spec.waypoint_listener(), mesh) {
-            (Some(_), Some(mesh)) => make(store, admission, mesh, &object, &gateway, now)?,
-            (None, _) => (Made::default(), remove(store, &gateway, now)?),
-            (Some(_), None) => {
+        };
+        let asked = Asked { object: &object, gateway: &gateway, position };
+        let (made, is_news) = match (runs(&gateway.spec, position), mesh) {
+            (true, Some(mesh)) => make(store, admission, mesh, asked, now)?,
+            (false, _) => (Made::default(), remove(store, &gateway, now)?),
+            (true, None) => {
                 let problem = "this machine was started without the mesh".to_owned();
                 (Made { problem: Some(problem), ..Made::default() }, false)
             }
         };
         changed |= is_news;
-        changed |= write_status(store, &object, &gateway, &made, now)?;
+        changed |= write_status(store, asked, &made, now)?;
     }
     Ok(changed)
 }
@@ -90,12 +104,13 @@ fn make(
     store: &mut Store,
     admission: &Admission,
     mesh: &MeshNames,
-    object: &ObjectRef,
-    gateway: &Gateway,
+    asked: Asked<'_>,
     now: &str,
 ) -> Result<(Made, bool), StoreError> {
+    let Asked { object, gateway, position } = asked;
     let control = format!("https://{}:{}", CONTROL.v4, ports::XDS);
     let common = Common {
+        position,
         image: WAYPOINT_IMAGE,
         place: Place::Machine,
         control: &control,
@@ -108,7 +123,7 @@ fn make(
     let built = match built {
         Ok(built) => built,
         Err(what) => {
-            let found = found(store, object, gateway);
+            let found = found(store, asked);
             return Ok((Made { wrong_parameters: Some(what), ..found }, false));
         }
     };
@@ -118,7 +133,7 @@ fn make(
         let there = store.object(&reference);
         if there.is_some_and(|there| !is_of(there, gateway)) {
             let is_account = reference.plural == Kind::ServiceAccount.plural();
-            if is_account && waypoint::names(gateway).is_account_given {
+            if is_account && waypoint::names(gateway, position).is_account_given {
                 continue;
             }
             let problem = format!(
@@ -150,13 +165,13 @@ fn make(
             return Ok((Made { problem, ..Made::default() }, false));
         }
     };
-    Ok((found(store, object, gateway), changed))
+    Ok((found(store, asked), changed))
 }
 
 /// The name of an object that is to be made.
 fn reference(value: &Value) -> ObjectRef {
     let kind = Kind::of_manifest(text(value, "/apiVersion"), text(value, "/kind"));
-    let kind = kind.expect("a machine has the kinds that waypoints are made of");
+    let kind = kind.expect("a machine has the kinds that Gateways are made into");
     ObjectRef::new(kind, Some(text(value, "/metadata/namespace")), text(value, "/metadata/name"))
 }
 
@@ -189,10 +204,10 @@ fn parameters(
     Ok(patches)
 }
 
-/// What there is of a waypoint.
-fn found(store: &Store, object: &ObjectRef, gateway: &Gateway) -> Made {
-    let name = waypoint::names(gateway).objects;
-    let reference = |kind| ObjectRef::new(kind, object.namespace.as_deref(), name);
+/// What there is of a Gateway.
+fn found(store: &Store, asked: Asked<'_>) -> Made {
+    let name = waypoint::names(asked.gateway, asked.position).objects;
+    let reference = |kind| ObjectRef::new(kind, asked.object.namespace.as_deref(), &*name);
     let service = store.object(&reference(Kind::Service));
     let addresses = service.and_then(|it| it.pointer("/spec/clusterIPs")).and_then(Value::as_array);
     let addresses = addresses.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
@@ -234,13 +249,13 @@ fn remove(store: &mut Store, gateway: &Gateway, now: &str) -> Result<bool, Store
 
 fn write_status(
     store: &mut Store,
-    object: &ObjectRef,
-    gateway: &Gateway,
+    asked: Asked<'_>,
     made: &Made,
     now: &str,
 ) -> Result<bool, StoreError> {
+    let Asked { object, gateway, position } = asked;
     let Some(mut value) = store.object(object).cloned() else { return Ok(false) };
-    let status = waypoint::status(gateway, made, now);
+    let status = waypoint::status(gateway, position, made, now);
     if value.get("status") == Some(&status) || text(&value, "/metadata/uid").is_empty() {
         return Ok(false);
     }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ambit_manifest::waypoint::{MANAGED, SECRETS};
+use ambit_manifest::gateway::Position;
+use ambit_manifest::waypoint::SECRETS;
 use ambit_words::labels::{GATEWAY_MANAGED, GATEWAY_NAME};
 use ambit_words::names::{ROOTS, TOKENS};
 use k8s_openapi::api::core::v1::{
@@ -167,7 +168,7 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
     })
 }
 
-/// The credentials of a waypoint's pod, as far as they are directories.
+/// The credentials of a Gateway's pod, as far as they are directories.
 fn directories(pod: &Pod, place: &Place<'_>) -> Vec<(PathBuf, PathBuf)> {
     if !is_waypoint(pod) {
         return Vec::new();
@@ -181,7 +182,8 @@ fn directories(pod: &Pod, place: &Place<'_>) -> Vec<(PathBuf, PathBuf)> {
 /// Gateway too.
 pub(crate) fn is_waypoint(pod: &Pod) -> bool {
     let label = |key| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));
-    label(GATEWAY_MANAGED).is_some_and(|by| by == MANAGED) && label(GATEWAY_NAME).is_some()
+    label(GATEWAY_MANAGED).is_some_and(|by| Position::of_label(by).is_some())
+        && label(GATEWAY_NAME).is_some()
 }
 
 /// The name under which the content of a covered file is kept.

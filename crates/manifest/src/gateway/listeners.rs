@@ -12,7 +12,7 @@ use ambit_model::http::gateway::HostMatch;
 use ambit_model::http::rule::RouteKind;
 use ambit_words::ports;
 
-use super::{GatewaySpec, Listener, RouteGroupKind, SecretRef, UNSUPPORTED_PROTOCOL};
+use super::{GatewaySpec, Listener, Position, RouteGroupKind, SecretRef, UNSUPPORTED_PROTOCOL};
 
 /// The ports of the pod that the gateway itself uses.
 const TAKEN: [u16; 5] =
@@ -79,6 +79,17 @@ pub fn judge(spec: &GatewaySpec) -> Vec<Judged<'_>> {
         judged.conflict = conflict;
     }
     all
+}
+
+/// Whether pods run for a Gateway: they serve one of its listeners, and it asks for no address that
+/// nobody can give.
+pub fn runs(spec: &GatewaySpec, position: Position) -> bool {
+    match position {
+        Position::Waypoint => spec.waypoint_listener().is_some(),
+        Position::Edge => {
+            spec.unknown_address_type().is_none() && judge(spec).iter().any(Judged::is_served)
+        }
+    }
 }
 
 impl Protocol {
@@ -166,7 +177,12 @@ impl<'a> Judged<'a> {
 
     /// The same by their names.
     pub fn kind_names(&self) -> impl Iterator<Item = &'static str> {
-        self.kinds.iter().filter_map(|kind| KINDS.iter().find(|it| it.0 == *kind)).map(|it| it.1)
+        names(&self.kinds)
+    }
+
+    /// The names of all kinds of routes that can attach where this is spoken.
+    pub(crate) fn possible_kinds(protocol: Option<Protocol>) -> impl Iterator<Item = &'static str> {
+        names(protocol.map_or(&[], Protocol::kinds))
     }
 
     /// Whether routes of a namespace with these labels may attach; `own` is the Gateway's.
@@ -192,6 +208,10 @@ impl<'a> Judged<'a> {
         let tls = self.listener.tls.as_ref().filter(|_| ends_tls);
         tls.into_iter().flat_map(|it| &it.certificate_refs).filter(|it| it.is_secret())
     }
+}
+
+fn names(kinds: &[RouteKind]) -> impl Iterator<Item = &'static str> {
+    KINDS.iter().filter(|it| kinds.contains(&it.0)).map(|it| it.1)
 }
 
 fn port(listener: &Listener) -> Option<u16> {
@@ -339,6 +359,21 @@ mod tests {
             check("HTTP", taken, None, "PortUnavailable");
         }
         check("HTTP", 65_535, None, "");
+    }
+
+    #[test]
+    fn pods_run_for_what_they_serve() {
+        let check = |port: i32, address: &str, expected: bool| {
+            let spec = json!({"listeners": [{"name": "l", "protocol": "HTTP", "port": port}],
+                "addresses": [{"type": address}]});
+            let spec = serde_json::from_value(spec).expect("a Gateway");
+            assert_eq!(runs(&spec, Position::Edge), expected, "{port} {address}");
+            assert!(!runs(&spec, Position::Waypoint));
+        };
+        check(80, "IPAddress", true);
+        check(80, "Hostname", true);
+        check(80, "example.com/own", false);
+        check(15_008, "IPAddress", false);
     }
 
     #[test]

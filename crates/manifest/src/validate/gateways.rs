@@ -1,15 +1,16 @@
 //! Checks Gateway and GatewayClass.
 //!
 //! A listener that no waypoint serves is a warning: the Gateway's status says the same, in a
-//! cluster too, and nothing is sent there.
+//! cluster too, and nothing is sent there. Gateways at the edge have rules of their own.
 
 use ambit_words::annotations::GATEWAY_SERVICE_ACCOUNT;
 use ambit_words::labels::WAYPOINT_FOR;
 
 use super::core::number;
+use super::edge;
 use super::names::{dns_label, dns_subdomain, require};
 use crate::finding::{Issues, Path};
-use crate::gateway::{Gateway, GatewayClassSpec, Traffic, UNSUPPORTED_REMEDY, is_waypoint_class};
+use crate::gateway::{Gateway, GatewayClassSpec, Position, Traffic, UNSUPPORTED_REMEDY};
 use crate::waypoint::names;
 use crate::waypoint::parameters::config_map;
 
@@ -33,7 +34,8 @@ pub(crate) fn gateway(gateway: &Gateway, issues: &mut Issues) {
         let (what, count) = (format!("1 to {LISTENERS_MAX} listeners"), spec.listeners.len());
         issues.error(&at, format!("a Gateway has {what}, here are {count}"), "list them");
     }
-    let is_waypoint = is_waypoint_class(&spec.gateway_class_name, None);
+    let position = Position::of_class(&spec.gateway_class_name, None);
+    let is_waypoint = position == Some(Position::Waypoint);
     for (index, listener) in spec.listeners.iter().enumerate() {
         let at = at.index(index);
         require(issues, &at.field("name"), dns_subdomain, &listener.name);
@@ -52,18 +54,26 @@ pub(crate) fn gateway(gateway: &Gateway, issues: &mut Issues) {
             issues.warn(&at, what, UNSUPPORTED_REMEDY);
         }
     }
-    if is_waypoint && let Some(Err(what)) = config_map(gateway) {
+    if position == Some(Position::Edge) {
+        edge::gateway(spec, issues);
+    }
+    if let Some(position) = position {
+        made(gateway, position, issues);
+    }
+    traffic(gateway, issues);
+}
+
+/// What objects are made of it, and how they are called.
+fn made(gateway: &Gateway, position: Position, issues: &mut Issues) {
+    if let Some(Err(what)) = config_map(gateway) {
         let at = Path::at("spec").field("infrastructure").field("parametersRef");
         issues.error(&at, what, "or remove it");
     }
-    if is_waypoint {
-        // Its Service has this name.
-        let names = names(gateway);
-        require(issues, &Path::at("metadata").field("name"), dns_label, names.objects);
-        let at = Path::at("metadata").field("annotations").field(GATEWAY_SERVICE_ACCOUNT);
-        require(issues, &at, dns_subdomain, names.account);
-    }
-    traffic(gateway, issues);
+    // Its Service has this name.
+    let names = names(gateway, position);
+    require(issues, &Path::at("metadata").field("name"), dns_label, &names.objects);
+    let at = Path::at("metadata").field("annotations").field(GATEWAY_SERVICE_ACCOUNT);
+    require(issues, &at, dns_subdomain, &names.account);
 }
 
 /// A misspelt value would silently send traffic around the waypoint.

@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 
 use ambit_words::labels::{DATAPLANE_MODE, GATEWAY_MANAGED, GATEWAY_NAME};
 use ambit_words::names::ISTIO_PROXY;
-use ambit_words::ports::HBONE;
 use ambit_words::variables::waypoint_problem;
 use serde_json::{Map, Value, json};
 
-use super::{Common, Place, merge};
+use super::{Common, Place, STATUS_PORT, merge};
 use crate::Kind;
 use crate::document;
-use crate::gateway::{Gateway, ParametersRef};
+use crate::gateway::{Gateway, ParametersRef, Position};
 
 /// Longest patch that is read.
 const PATCH_SIZE_MAX_BYTES: usize = 64 << 10;
@@ -142,7 +141,7 @@ pub fn config_map(gateway: &Gateway) -> Option<Result<&str, String>> {
     })
 }
 
-/// The objects of a Gateway's waypoint, in the order in which they are applied, after these
+/// The objects of a Gateway, in the order in which they are applied, after these
 /// patches; an error names the patch that cannot be.
 pub fn objects(
     gateway: &Gateway,
@@ -195,12 +194,19 @@ fn keeps(part: Part, before: &Value, after: &Value) -> Result<(), String> {
              gateway.istio.io/name-override and gateway.istio.io/service-account for names"
         ));
     }
-    let leads = |it: &Value| it["port"] == HBONE && it["targetPort"] == HBONE;
-    let ports = after.pointer("/spec/ports").and_then(Value::as_array);
-    if part == Part::Service && !ports.is_some_and(|all| all.iter().any(leads)) {
-        return Err(format!(".spec.ports must keep port {HBONE}"));
+    if part != Part::Service {
+        return Ok(());
     }
-    Ok(())
+    let ports = |of: &Value| -> Vec<(Value, Value)> {
+        let all = of.pointer("/spec/ports").and_then(Value::as_array);
+        let all = all.into_iter().flatten().filter(|it| it["name"] != STATUS_PORT);
+        all.map(|it| (it["port"].clone(), it["targetPort"].clone())).collect()
+    };
+    let left = ports(after);
+    match ports(before).into_iter().find(|it| !left.contains(it)) {
+        Some((port, _)) => Err(format!(".spec.ports must keep port {port}")),
+        None => Ok(()),
+    }
 }
 
 /// Whether the waypoint knows all variables that it is given: one that is misspelt would have no
@@ -229,18 +235,18 @@ fn unpatched(
         Part::Service => of_kind(Kind::Service),
         Part::Deployment => of_kind(Kind::Deployment),
         _ if common.place == Place::Machine => None,
-        Part::PodDisruptionBudget => Some(super::disruption_budget(gateway)),
-        Part::HorizontalPodAutoscaler => is_patched.then(|| autoscaler(gateway)),
+        Part::PodDisruptionBudget => Some(super::disruption_budget(gateway, common.position)),
+        Part::HorizontalPodAutoscaler => is_patched.then(|| autoscaler(gateway, common.position)),
     }
 }
 
 /// An autoscaler that says nothing yet but what it scales.
-fn autoscaler(gateway: &Gateway) -> Value {
-    let name = super::names(gateway).objects;
+fn autoscaler(gateway: &Gateway, position: Position) -> Value {
+    let name = super::names(gateway, position).objects;
     json!({
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": super::metadata(gateway, name),
+        "metadata": super::metadata(gateway, position, &name),
         "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}},
     })
 }
@@ -261,6 +267,7 @@ mod tests {
 
     fn common(place: Place<'_>) -> Common<'_> {
         Common {
+            position: Position::Waypoint,
             image: "i",
             place,
             control: "https://10.0.0.1:15012",

@@ -239,8 +239,7 @@ impl Subset {
 mod tests {
     use super::*;
     use crate::http::rate_limit::RateLimitPolicy;
-    use crate::http::rule::Action;
-    use crate::http::rule::{Faults, HeaderChanges, Origin, Timeouts};
+    use crate::http::rule::{Action, Faults, HeaderChanges, Origin, Timeouts};
     use crate::http::traffic::Balancing;
 
     fn rule(kind: RouteKind, name: &str) -> Arc<Rule> {

@@ -48,18 +48,18 @@ impl Store {
         class: Option<Arc<GatewayClass>>,
         dirty: &mut Dirty,
     ) {
-        let was_of_waypoints = self.gateways.is_of_waypoints(&name);
+        let before = self.gateways.position(&name);
         for gateway in self.gateways.put_class(name.clone(), class) {
             self.mark_naming(mesh, &gateway, dirty);
         }
-        if self.gateways.is_of_waypoints(&name) != was_of_waypoints {
+        if self.gateways.position(&name) != before {
             // A policy that is attached to the class begins or ceases to hold, for any service.
             dirty.services.extend(self.services.keys().map(|it| services::service_name(mesh, it)));
             dirty.services.extend(self.hosts.keys().cloned());
         }
     }
 
-    /// Marks what may name a Gateway as its waypoint, and the waypoint's own pods.
+    /// Marks what may name a Gateway as its waypoint, and the Gateway's own pods.
     fn mark_naming(&self, mesh: &Mesh, gateway: &ObjectName, dirty: &mut Dirty) {
         let named_by = |labels: &Labels| names(labels, &gateway.name);
         let naming = self.namespaces.iter().filter(|(_, record)| named_by(&record.labels));

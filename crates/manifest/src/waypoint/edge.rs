@@ -1,0 +1,195 @@
+//! What is different of a gateway at the edge: its ports, and its status.
+//!
+//! A waypoint has one listener, and who names it is refused without it. A gateway at the edge has
+//! many, each with a fate of its own, and clients that know nothing of the mesh.
+
+use std::collections::BTreeMap;
+
+use super::conditions::Condition;
+use super::made::{ListenerMade, Made};
+use crate::gateway::listeners::{Fault, Judged, judge};
+use crate::gateway::{Gateway, GatewaySpec};
+
+/// Says that clients may come without proof of who they are.
+const INSECURE: &str = "InsecureFrontendValidationMode";
+/// Says whether what is named was found.
+const RESOLVED: &str = "ResolvedRefs";
+/// Conditions of a Gateway that are there only while it asks for something.
+pub(super) const OPTIONAL: [&str; 2] = [INSECURE, RESOLVED];
+
+/// A port at which its pods listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Port {
+    /// Its name, as in `http-80`.
+    pub(super) name: String,
+    /// The port.
+    pub(super) number: u16,
+    /// What is spoken there, as a Service says it.
+    pub(super) app_protocol: String,
+}
+
+/// The status of a listener, before it is written down.
+pub(super) struct ListenerStatus<'a> {
+    /// Its name.
+    pub(super) name: &'a str,
+    /// The kinds of routes that may attach.
+    pub(super) kinds: Vec<&'static str>,
+    /// Its conditions.
+    pub(super) own: Vec<Condition>,
+}
+
+/// The ports of its listeners, each once.
+pub(super) fn ports(spec: &GatewaySpec) -> Vec<Port> {
+    let judged = judge(spec);
+    let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
+    for judged in judged.iter().filter(|it| it.is_served()) {
+        let Some(number) = judged.port() else { continue };
+        let app_protocol = judged.listener.protocol.to_ascii_lowercase();
+        let name = format!("{app_protocol}-{number}");
+        ports.entry(number).or_insert(Port { name, number, app_protocol });
+    }
+    ports.into_values().collect()
+}
+
+/// The address that a cluster's load balancer is asked for.
+pub(super) fn asked_address(spec: &GatewaySpec) -> Option<&str> {
+    let is_address = |kind: Option<&str>| kind.is_none_or(|it| it == "IPAddress");
+    let mut all = spec.addresses.iter().flatten();
+    let asked = all.find(|it| is_address(it.address_type.as_deref()) && it.value.is_some())?;
+    asked.value.as_deref()
+}
+
+/// The conditions of a Gateway, and the status of each of its listeners.
+pub(super) fn conditions<'a>(
+    gateway: &'a Gateway,
+    made: &Made,
+) -> (Vec<Condition>, Vec<ListenerStatus<'a>>) {
+    let spec = &gateway.spec;
+    let judged = judge(spec);
+    let wrong: Vec<&Fault> = judged.iter().filter_map(|it| not_accepted(it, made)).collect();
+    let runs = wrong.len() < judged.len() && spec.unknown_address_type().is_none();
+    let programmed = programmed(spec, runs, made);
+    let is_programmed = programmed.status;
+    let mut own = vec![accepted(spec, &wrong, runs, made), programmed];
+    own.extend(client_certificate(spec, made));
+    own.extend(insecure(spec));
+    let listeners = judged.iter().map(|it| listener(it, made, is_programmed));
+    (own, listeners.collect())
+}
+
+/// What is known of a listener besides what it says.
+fn known<'a>(judged: &Judged<'_>, made: &'a Made) -> Option<&'a ListenerMade> {
+    made.listeners.get(&judged.listener.name)
+}
+
+/// Why a listener is not served.
+fn not_accepted<'a>(judged: &'a Judged<'_>, made: &'a Made) -> Option<&'a Fault> {
+    judged.not_accepted().or_else(|| known(judged, made)?.refused.as_ref())
+}
+
+fn accepted(spec: &GatewaySpec, wrong: &[&Fault], runs: bool, made: &Made) -> Condition {
+    let fails = |reason, message: &str| Condition::fails("Accepted", reason, message);
+    if let Some(kind) = spec.unknown_address_type() {
+        let message = format!("addresses of type {kind} are not known; use IPAddress or Hostname");
+        return fails("UnsupportedAddress", &message);
+    }
+    let why = wrong.iter().map(|it| it.what.as_str()).collect::<Vec<_>>().join("; ");
+    match &made.wrong_parameters {
+        _ if spec.listeners.is_empty() => fails("ListenersNotValid", "the Gateway has no listener"),
+        _ if !runs => fails("ListenersNotValid", &format!("no listener is served: {why}")),
+        Some(what) => fails("InvalidParameters", what),
+        None if wrong.is_empty() => Condition::holds("Accepted"),
+        // One that is served is enough.
+        None => Condition {
+            reason: "ListenersNotValid",
+            message: format!(
+                "{} of {} listeners are not served: {why}",
+                wrong.len(),
+                spec.listeners.len()
+            ),
+            ..Condition::holds("Accepted")
+        },
+    }
+}
+
+fn programmed(spec: &GatewaySpec, runs: bool, made: &Made) -> Condition {
+    let fails = |reason, message: &str| Condition::fails("Programmed", reason, message);
+    let asked = spec.addresses.iter().flatten().filter_map(|it| it.value.as_ref());
+    let mut missing = asked.filter(|it| !it.is_empty() && !made.addresses.contains(it));
+    match (&made.problem, missing.next()) {
+        _ if !runs => fails("Invalid", "the Gateway is not accepted: nothing runs for it"),
+        (Some(problem), _) => fails("Invalid", problem),
+        _ if made.addresses.is_empty() => {
+            fails("AddressNotAssigned", "its Service has no address yet")
+        }
+        (None, Some(asked)) => {
+            let has = made.addresses.join(", ");
+            fails("AddressNotUsable", &format!("it asks for {asked}, and its Service has {has}"))
+        }
+        (None, None) if made.ready == 0 => {
+            fails("Pending", &format!("none of its pods is ready (0 of {})", made.wanted))
+        }
+        (None, None) => Condition {
+            message: format!("{} of {} pods are ready", made.ready, made.wanted),
+            ..Condition::holds("Programmed")
+        },
+    }
+}
+
+/// Whether the certificate towards backends was found, if one is named.
+fn client_certificate(spec: &GatewaySpec, made: &Made) -> Option<Condition> {
+    let backend = spec.tls.as_ref()?.backend.as_ref()?;
+    let named = backend.client_certificate_ref.as_ref()?;
+    Some(match &made.unresolved {
+        Some(fault) => Condition::fails(RESOLVED, fault.reason, &fault.what),
+        None if !named.is_secret() => {
+            let message = "tls.backend.clientCertificateRef names no Secret";
+            Condition::fails(RESOLVED, "InvalidClientCertificateRef", message)
+        }
+        None => Condition::holds(RESOLVED),
+    })
+}
+
+/// A warning where clients need not prove themselves though it is asked of them.
+fn insecure(spec: &GatewaySpec) -> Option<Condition> {
+    let frontend = spec.tls.as_ref()?.frontend.as_ref()?;
+    let ports = frontend.per_port.iter().map(|it| &it.tls);
+    let mut all = ports.chain([&frontend.of_all]).filter_map(|it| it.validation.as_ref());
+    all.any(|it| it.mode.as_deref() == Some("AllowInsecureFallback")).then(|| Condition {
+        reason: "ConfigurationChanged",
+        message: "clients are taken without a certificate, or with one of other roots".to_owned(),
+        ..Condition::holds(INSECURE)
+    })
+}
+
+fn listener<'a>(judged: &Judged<'a>, made: &Made, is_programmed: bool) -> ListenerStatus<'a> {
+    let of = |kind, fault: Option<&Fault>| match fault {
+        Some(fault) => Condition::fails(kind, fault.reason, &fault.what),
+        None => Condition::holds(kind),
+    };
+    let refused = not_accepted(judged, made);
+    let unresolved = judged.unresolved();
+    let unresolved = unresolved.or_else(|| known(judged, made)?.unresolved.as_ref());
+    let conflicted = match judged.conflict() {
+        Some(fault) => Condition {
+            reason: fault.reason,
+            message: fault.what.clone(),
+            ..Condition::holds("Conflicted")
+        },
+        None => Condition::fails("Conflicted", "NoConflicts", ""),
+    };
+    let fails = |reason, message: &str| Condition::fails("Programmed", reason, message);
+    // Where only kinds of routes are wrong, the others are served.
+    let is_useless = |it: &&Fault| it.reason != "InvalidRouteKinds";
+    let programmed = match (refused, unresolved.filter(is_useless)) {
+        (Some(_), _) => fails("Invalid", "the listener is not accepted"),
+        (None, Some(fault)) => fails("Invalid", &fault.what),
+        (None, None) if !is_programmed => fails("Pending", "the Gateway is not programmed"),
+        (None, None) => Condition::holds("Programmed"),
+    };
+    ListenerStatus {
+        name: &judged.listener.name,
+        kinds: judged.kind_names().collect(),
+        own: vec![of("Accepted", refused), conflicted, of(RESOLVED, unresolved), programmed],
+    }
+}
