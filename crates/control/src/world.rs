@@ -258,6 +258,12 @@ fn serve(resources: &mut Resources, change: &Change) {
         Change::RemoveRequestPolicy(name) => {
             resources.remove_request_policy(name);
         }
+        Change::Certificate(certificate) => {
+            resources.put_certificate(certificate);
+        }
+        Change::RemoveCertificate(name) => {
+            resources.remove_certificate(name);
+        }
         Change::Gateway(gateway) => {
             resources.put_gateway(gateway);
         }

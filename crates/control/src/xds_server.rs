@@ -220,6 +220,7 @@ fn type_name(resource_type: ResourceType) -> &'static str {
         ResourceType::Authorization => "authorization",
         ResourceType::RequestPolicy => "requestPolicy",
         ResourceType::HttpService => "httpService",
+        ResourceType::Certificate => "certificate",
         ResourceType::Gateway => "gateway",
         ResourceType::Address => "address",
         ResourceType::Workload => "workload",
@@ -412,9 +413,7 @@ impl StreamTask {
 
     /// What is known of requests is for those who name the services that they serve.
     fn check_named(&self) -> Result<(), End> {
-        let of_requests =
-            [ResourceType::HttpService, ResourceType::RequestPolicy, ResourceType::Gateway];
-        let is_refused = |it: &Progress| it.everything && of_requests.contains(&it.resource_type);
+        let is_refused = |it: &Progress| it.everything && it.resource_type.is_only_by_name();
         match self.stream.progress().iter().find(|it| is_refused(it)) {
             Some(it) => Err(End::Told(Status::permission_denied(format!(
                 "nobody is sent all {} resources; subscribe to those that you serve, by name",

@@ -43,6 +43,8 @@ const REQUESTS: usize = 256;
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(60);
 /// What waypoints and gateways ask for.
 const LAYER7: [ResourceType; 2] = [ResourceType::RequestPolicy, ResourceType::HttpService];
+/// What gateways ask for too.
+const OF_GATEWAYS: [ResourceType; 2] = [ResourceType::Certificate, ResourceType::Gateway];
 /// How often at most the log reports that the control plane is away.
 const AWAY_INTERVAL: Duration = Duration::from_secs(15);
 /// Refused resources that are logged one by one.
@@ -165,7 +167,8 @@ impl Views {
         let layer7 = LAYER7.map(|it| (it, Interest::OnDemand));
         let layer7 = layer7.into_iter().filter(|_| front.is_some());
         let is_gateway = matches!(front, Some(Front::Gateway(_)));
-        let own = is_gateway.then_some((ResourceType::Gateway, Interest::OnDemand));
+        let own = OF_GATEWAYS.map(|it| (it, Interest::OnDemand));
+        let own = own.into_iter().filter(|_| is_gateway);
         let client = Client::new(node(metadata), interests.into_iter().chain(layer7).chain(own));
         let waiting = HashMap::new();
         Self { mesh, access, successor, client, server_compares: false, demands, waiting, front }
@@ -335,22 +338,24 @@ impl Views {
 
     /// Whether all is known without which nothing can be served.
     fn is_complete(&self) -> bool {
-        let mut layer7 = LAYER7.into_iter().chain([ResourceType::Gateway]);
+        let mut layer7 = LAYER7.into_iter().chain(OF_GATEWAYS);
         self.client.is_complete() && layer7.all(|it| self.client.is_answered(it))
     }
 
     /// Asks for what is needed of layer 7 by this view, and drops the rest from it.
     fn want(&mut self, view: &mut View) -> Vec<DeltaDiscoveryRequest> {
         let Some(front) = &self.front else { return Vec::new() };
-        let Needed { services, policies } = front.needs(view);
+        let Needed { services, policies, certificates } = front.needs(view);
         let own = match front {
             Front::Waypoint(_) => BTreeSet::new(),
             Front::Gateway(own) => BTreeSet::from([own.to_string()]),
         };
         let services: BTreeSet<String> = services.iter().map(ToString::to_string).collect();
         let policies: BTreeSet<String> = policies.iter().map(ToString::to_string).collect();
+        let certificates = certificates.iter().map(ToString::to_string).collect();
         let mut requests = Vec::new();
         for (resource_type, names) in [
+            (ResourceType::Certificate, certificates),
             (ResourceType::Gateway, own),
             (ResourceType::RequestPolicy, policies),
             (ResourceType::HttpService, services),

@@ -37,6 +37,7 @@ pub mod authentication;
 pub mod authorize;
 pub mod authorizer;
 pub mod bytes;
+pub mod certificate;
 pub mod condition;
 pub mod ejection;
 pub mod elsewhere;

@@ -49,6 +49,13 @@ pub struct NetworkAddress {
 #[error("{0:?} is not of the form namespace/name")]
 pub struct NameError(String);
 
+impl NameError {
+    /// This text is no name.
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
 fn split(text: &str) -> Result<(Text, Text), NameError> {
     match text.split_once('/') {
         Some((namespace, name)) if !name.is_empty() && !name.contains('/') => {

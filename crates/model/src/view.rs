@@ -13,6 +13,7 @@ use std::sync::Arc;
 use imbl::{HashMap, OrdSet, Vector};
 
 use crate::Text;
+use crate::http::certificate::{Certificate, CertificateName};
 use crate::http::gateway::Gateway;
 use crate::http::policy::RequestPolicy;
 use crate::http::service::ServiceHttp;
@@ -41,6 +42,10 @@ pub enum Change {
     HttpService(Arc<ServiceHttp>),
     /// Nothing is known any more of the requests to a service.
     RemoveHttpService(ServiceName),
+    /// A certificate of a gateway appeared or changed.
+    Certificate(Arc<Certificate>),
+    /// A certificate of a gateway is gone.
+    RemoveCertificate(CertificateName),
     /// A gateway at the edge appeared or changed.
     Gateway(Arc<Gateway>),
     /// A gateway at the edge is gone.
@@ -67,6 +72,7 @@ pub struct View {
     global_policies: OrdSet<PolicyName>,
     namespace_policies: Map<Text, OrdSet<PolicyName>>,
     http_services: Map<ServiceName, Arc<ServiceHttp>>,
+    certificates: Map<CertificateName, Arc<Certificate>>,
     gateways: Map<ServiceName, Arc<Gateway>>,
     request_policies: Map<PolicyName, Arc<RequestPolicy>>,
     authorization_version: u64,
@@ -192,6 +198,8 @@ impl View {
             Change::RemovePolicy(name) => self.remove_policy(&name),
             Change::HttpService(it) => self.put_http_service(it),
             Change::RemoveHttpService(name) => self.remove_http_service(&name),
+            Change::Certificate(it) => drop(self.certificates.insert(it.key.clone(), it)),
+            Change::RemoveCertificate(name) => drop(self.certificates.remove(&name)),
             Change::Gateway(it) => drop(self.gateways.insert(it.service.clone(), it)),
             Change::RemoveGateway(name) => drop(self.gateways.remove(&name)),
             Change::RequestPolicy(policy) => {
@@ -297,6 +305,12 @@ impl View {
     /// the same as a service without routes and policies.
     pub fn http_service(&self, name: &ServiceName) -> Option<&Arc<ServiceHttp>> {
         self.http_services.get(name)
+    }
+
+    /// A gateway's certificate, by the Secret that its listeners name.
+    pub fn certificate(&self, gateway: &ServiceName, secret: &str) -> Option<&Arc<Certificate>> {
+        let name = CertificateName { gateway: gateway.clone(), secret: secret.into() };
+        self.certificates.get(&name)
     }
 
     /// What the gateway serves that is behind this service.

@@ -96,6 +96,13 @@ pub mod ambit {
     /// `ambit.http`: what a waypoint knows of services, and policies that read requests.
     pub mod http {
         tonic::include_proto!("ambit.http");
+
+        impl std::fmt::Debug for Certificate {
+            /// Never the key.
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "Certificate({}/{}, redacted)", self.gateway, self.secret)
+            }
+        }
     }
     /// `ambit.snapshot`: the last accepted view, as the supervisor keeps it.
     pub mod snapshot {

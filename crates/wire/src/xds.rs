@@ -11,6 +11,7 @@
 //! | service | `namespace/hostname` | `network/ip` or `network/ip/length` |
 //! | policy | `namespace/name` | none |
 //! | service of layer 7 | `namespace/hostname` | none |
+//! | certificate of a gateway | the gateway's, then `/namespace/name` of the Secret | none |
 //! | gateway at the edge | `namespace/hostname` | none |
 //! | policy that reads requests | `namespace/name` | none |
 
@@ -69,6 +70,8 @@ pub enum ResourceType {
     RequestPolicy,
     /// Services of layer 7. Only waypoints ask for them, and only by name.
     HttpService,
+    /// Certificates with their keys. Only the gateway that serves one asks for it, by name.
+    Certificate,
     /// Gateways at the edge. Only they themselves ask for them, and only by name.
     Gateway,
     /// Workloads and services.
@@ -84,10 +87,11 @@ pub struct UnknownType(pub(crate) String);
 
 impl ResourceType {
     /// All of them, in the order of sending.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Authorization,
         Self::RequestPolicy,
         Self::HttpService,
+        Self::Certificate,
         Self::Gateway,
         Self::Address,
         Self::Workload,
@@ -99,10 +103,21 @@ impl ResourceType {
             Self::Authorization => "type.googleapis.com/istio.security.Authorization",
             Self::RequestPolicy => "type.googleapis.com/ambit.http.RequestPolicy",
             Self::HttpService => "type.googleapis.com/ambit.http.Service",
+            Self::Certificate => "type.googleapis.com/ambit.http.Certificate",
             Self::Gateway => "type.googleapis.com/ambit.http.Gateway",
             Self::Address => "type.googleapis.com/istio.workload.Address",
             Self::Workload => "type.googleapis.com/istio.workload.Workload",
         }
+    }
+
+    /// Whether it holds private keys: it is never kept elsewhere, such as on a disk.
+    pub(crate) fn is_secret(self) -> bool {
+        self == Self::Certificate
+    }
+
+    /// Whether it is only for those who ask for it by name.
+    pub fn is_only_by_name(self) -> bool {
+        matches!(self, Self::RequestPolicy | Self::HttpService | Self::Certificate | Self::Gateway)
     }
 
     /// Whether a resource that cannot be read takes its previous version with it. That of layer 7

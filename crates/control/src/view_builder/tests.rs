@@ -93,6 +93,7 @@ fn names(changes: &[Change]) -> Vec<String> {
         Change::HttpService(_) | Change::RemoveHttpService(_) => None,
         Change::RequestPolicy(_) | Change::RemoveRequestPolicy(_) => None,
         Change::Gateway(_) | Change::RemoveGateway(_) => None,
+        Change::Certificate(_) | Change::RemoveCertificate(_) => None,
     };
     changes.iter().filter_map(name).collect()
 }

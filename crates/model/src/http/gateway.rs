@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::Text;
 use crate::http::attached::Compile as _;
 use crate::http::bytes::{BytesRule, BytesTable, Connection, NoBytesRoute, ServerNameMatch};
+use crate::http::certificate::CertificateName;
 use crate::http::head::RequestHead;
 use crate::http::rule::Rule;
 use crate::http::table::{Found, RouteTable};
@@ -76,10 +77,21 @@ pub enum ListenerSpeaks {
     Tcp,
 }
 
+impl ListenerSpeaks {
+    /// How TLS ends, if it ends here.
+    pub fn termination(&self) -> Option<&Termination> {
+        match self {
+            Self::Https(termination) | Self::Tls(termination) => Some(termination),
+            Self::Http | Self::TlsPassthrough | Self::Tcp => None,
+        }
+    }
+}
+
 /// How TLS ends at a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Termination {
-    /// The names of its certificates. Without any no connection is taken.
+    /// The Secrets with its certificates, each `namespace/name`. Without any no connection is
+    /// taken.
     pub certificates: Vec<Text>,
     /// Which clients prove themselves, and how.
     pub clients: ClientValidation,
@@ -140,6 +152,13 @@ impl Gateway {
         let bytes =
             bytes.flat_map(|it| it.backends.iter().filter_map(|it| it.destination.service()));
         rules.flat_map(|it| it.destinations()).chain(bytes)
+    }
+
+    /// The certificates that its listeners name; one may come several times.
+    pub fn certificates(&self) -> impl Iterator<Item = CertificateName> {
+        let ends = self.listeners().filter_map(|it| it.speaks.termination());
+        let secrets = ends.flat_map(|it| &it.certificates).cloned();
+        secrets.map(|secret| CertificateName { gateway: self.service.clone(), secret })
     }
 
     /// All listeners, by their ports.
@@ -212,6 +231,7 @@ impl View {
         Needed {
             services: routed.chain(asked).chain([own]).cloned().collect(),
             policies: http.iter().flat_map(|it| &it.policies).cloned().collect(),
+            certificates: gateway.iter().flat_map(|it| it.certificates()).collect(),
         }
     }
 

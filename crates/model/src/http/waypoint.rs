@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::http::certificate::CertificateName;
 use crate::names::{PolicyName, ServiceName};
 use crate::service::Service;
 use crate::view::{Change, View};
@@ -17,6 +18,8 @@ pub struct Needed {
     pub services: BTreeSet<ServiceName>,
     /// Policies that read requests.
     pub policies: BTreeSet<PolicyName>,
+    /// Its own certificates.
+    pub certificates: BTreeSet<CertificateName>,
 }
 
 impl View {
@@ -34,7 +37,7 @@ impl View {
         let policies = known().chain(routed).flat_map(|it| &it.policies).cloned().collect();
         let destinations = known().flat_map(|it| it.destinations());
         let destinations: BTreeSet<_> = destinations.cloned().collect();
-        Needed { services: &fronted | &destinations, policies }
+        Needed { services: &fronted | &destinations, policies, ..Needed::default() }
     }
 
     /// Whether a change of this view may change what that waypoint needs. Most do not, and to find
@@ -65,6 +68,8 @@ impl View {
             | Change::RemovePolicy(_)
             | Change::RequestPolicy(_)
             | Change::RemoveRequestPolicy(_)
+            | Change::Certificate(_)
+            | Change::RemoveCertificate(_)
             | Change::Gateway(_)
             | Change::RemoveGateway(_) => false,
         }

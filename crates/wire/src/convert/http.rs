@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ambit_model::http::certificate::Certificate;
 use ambit_model::http::gateway::Gateway;
 use ambit_model::http::matching::Pattern;
 use ambit_model::http::policy::RequestPolicy;
@@ -20,6 +21,7 @@ use crate::proto::ambit::http as proto;
 mod action;
 mod authentication;
 mod authorizer;
+mod certificate;
 mod connections;
 mod gateway;
 mod health;
@@ -36,6 +38,11 @@ mod traffic;
 /// Reads an encoded service.
 pub(crate) fn read_service(bytes: &[u8]) -> Result<ServiceHttp, ConvertError> {
     whole::<proto::Service>(bytes)?.try_into()
+}
+
+/// Reads an encoded certificate.
+pub(crate) fn read_certificate(bytes: &[u8]) -> Result<Certificate, ConvertError> {
+    whole::<proto::Certificate>(bytes)?.try_into()
 }
 
 /// Reads an encoded gateway.

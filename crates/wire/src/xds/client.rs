@@ -314,7 +314,7 @@ impl Client {
         received.reply.initial_resource_versions =
             self.held_in(resource_type, &response.differing_groups);
         for name in response.removed_resources {
-            if self.forget(resource_type, &name) {
+            if self.forget(resource_type, &name) && !resource_type.is_secret() {
                 received.delta.removed.push(name.clone());
             }
             received.changes.extend(removal(resource_type, &name));
@@ -344,7 +344,9 @@ impl Client {
                 if !unreadable.is_empty() {
                     received.refused.push(refuse(&name, Reason::Tightened(unreadable)));
                 }
-                received.delta.resources.push(encoded);
+                if !resource_type.is_secret() {
+                    received.delta.resources.push(encoded);
+                }
                 self.hold(resource_type, &mut change, name.clone(), version);
                 received.changes.push(change);
             }
@@ -364,12 +366,10 @@ impl Client {
     /// Whether a resource that came is still asked for. One of layer 7 may have been under way when
     /// it no longer was; an address may have come for the sake of another.
     fn is_wanted(&self, resource_type: ResourceType, name: &str) -> bool {
-        !matches!(
-            resource_type,
-            ResourceType::RequestPolicy | ResourceType::HttpService | ResourceType::Gateway
-        ) || self.watches.get(&resource_type).is_none_or(|watch| {
-            watch.interest == Interest::Everything || watch.demanded.contains_key(name)
-        })
+        !resource_type.is_only_by_name()
+            || self.watches.get(&resource_type).is_none_or(|watch| {
+                watch.interest == Interest::Everything || watch.demanded.contains_key(name)
+            })
     }
 
     /// Forgets the version of a resource; answers whether it was held.
@@ -467,6 +467,10 @@ fn convert_body(
             let it = convert::http::read_service(&body)?;
             (it.service.to_string(), Change::HttpService(Arc::new(it)), Vec::new())
         }
+        ResourceType::Certificate => {
+            let it = convert::http::read_certificate(&body)?;
+            (it.key.to_string(), Change::Certificate(Arc::new(it)), Vec::new())
+        }
         ResourceType::Gateway => {
             let it = convert::http::read_gateway(&body)?;
             (it.service.to_string(), Change::Gateway(Arc::new(it)), Vec::new())
@@ -489,6 +493,7 @@ fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
         ResourceType::Address | ResourceType::Workload => Some(Change::RemoveAddress(name.into())),
         ResourceType::Authorization => name.parse().ok().map(Change::RemovePolicy),
         ResourceType::HttpService => name.parse().ok().map(Change::RemoveHttpService),
+        ResourceType::Certificate => name.parse().ok().map(Change::RemoveCertificate),
         ResourceType::Gateway => name.parse().ok().map(Change::RemoveGateway),
         ResourceType::RequestPolicy => name.parse().ok().map(Change::RemoveRequestPolicy),
     }

@@ -10,12 +10,16 @@
 //! Few clients ask for workloads alone, without services; for those, workloads are extracted from
 //! the addresses.
 
+use std::fmt;
+
 use bytes::Bytes;
 use imbl::{HashMap, OrdMap, OrdSet};
 use prost::Message as _;
+use zeroize::Zeroize as _;
 
 use ambit_model::Text;
 use ambit_model::few::{self, Few};
+use ambit_model::http::certificate::{Certificate, CertificateName};
 use ambit_model::http::gateway::Gateway;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
@@ -42,6 +46,7 @@ pub struct Resources {
     authorizations: ResourceSet,
     addresses: ResourceSet,
     http_services: ResourceSet,
+    certificates: ResourceSet,
     gateways: ResourceSet,
     request_policies: ResourceSet,
 }
@@ -79,6 +84,15 @@ impl Resources {
         self.http_services.put(kind, &name, Names::default(), body, 0)
     }
 
+    /// Adds or replaces a certificate of a gateway. Returns whether anything changed.
+    pub fn put_certificate(&mut self, certificate: &Certificate) -> bool {
+        let (name, kind) = (certificate.key.to_string(), ResourceType::Certificate);
+        let mut message = http::Certificate::from(certificate);
+        let body = message.encode_to_vec();
+        message.key_pem.zeroize();
+        self.certificates.put(kind, &name, Names::default(), body, 0)
+    }
+
     /// Adds or replaces what a gateway serves. Returns whether anything changed.
     pub fn put_gateway(&mut self, gateway: &Gateway) -> bool {
         let (name, kind) = (gateway.service.to_string(), ResourceType::Gateway);
@@ -113,6 +127,11 @@ impl Resources {
         self.http_services.remove(&name.to_string())
     }
 
+    /// Removes a certificate of a gateway. Returns whether it was there.
+    pub fn remove_certificate(&mut self, name: &CertificateName) -> bool {
+        self.certificates.remove(&name.to_string())
+    }
+
     /// Removes what a gateway serves. Returns whether it was there.
     pub fn remove_gateway(&mut self, name: &ServiceName) -> bool {
         self.gateways.remove(&name.to_string())
@@ -128,6 +147,7 @@ impl Resources {
         let set = match resource_type {
             ResourceType::Authorization => &self.authorizations,
             ResourceType::HttpService => &self.http_services,
+            ResourceType::Certificate => &self.certificates,
             ResourceType::Gateway => &self.gateways,
             ResourceType::RequestPolicy => &self.request_policies,
             ResourceType::Address | ResourceType::Workload => &self.addresses,
@@ -158,7 +178,7 @@ struct ResourceSet {
 }
 
 /// One resource, in the form that is served.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Entry {
     /// The whole resource as it is sent, which begins with its version.
     encoded: Bytes,
@@ -169,6 +189,13 @@ pub(crate) struct Entry {
     sequence: u64,
     /// How long the workload in an address is, 0 for anything else.
     workload_len: u32,
+}
+
+impl fmt::Debug for Entry {
+    /// Never the content, which may be a private key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entry({}, change {})", self.version(), self.sequence)
+    }
 }
 
 impl Entry {

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use ambit_model::http::certificate::Certificate;
+use ambit_model::http::gateway::Gateway;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::{PolicyName, ServiceName};
@@ -12,7 +14,9 @@ use ambit_wire::proto::Any;
 use ambit_wire::proto::ambit::http as proto;
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, Resource};
-use ambit_wire::xds::ResourceType::{Address, Authorization, HttpService, RequestPolicy as Policy};
+use ambit_wire::xds::ResourceType::{
+    Address, Authorization, Certificate as Secrets, HttpService, RequestPolicy as Policy,
+};
 use ambit_wire::xds::client::{Client, Interest};
 use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::Stream;
@@ -39,7 +43,23 @@ proptest! {
     }
 
     #[test]
+    fn gateways_survive(gateway in strategies::gateway::gateway()) {
+        let bytes = proto::Gateway::from(&gateway).encode_to_vec();
+        let back = Gateway::try_from(proto::Gateway::decode(&*bytes).unwrap());
+        prop_assert_eq!(back, Ok(gateway));
+    }
+
+    #[test]
+    fn certificates_survive(certificate in strategies::gateway::certificate()) {
+        let bytes = proto::Certificate::from(&certificate).encode_to_vec();
+        let back = Certificate::try_from(proto::Certificate::decode(&*bytes).unwrap());
+        prop_assert_eq!(back, Ok(certificate));
+    }
+
+    #[test]
     fn nothing_panics(bytes: Vec<u8>) {
+        let _ = proto::Gateway::decode(&*bytes).map(Gateway::try_from);
+        let _ = proto::Certificate::decode(&*bytes).map(Certificate::try_from);
         let _ = proto::Service::decode(&*bytes).map(ServiceHttp::try_from);
         let _ = proto::RequestPolicy::decode(&*bytes).map(RequestPolicy::try_from);
     }
@@ -341,4 +361,60 @@ fn what_is_not_understood_whole_takes_its_previous_version_with_it() {
     assert_eq!(take(&mut client, body(&policy("p", false))), (true, None));
     let refused = "field name: content belongs to \"app/q\", the resource is named \"app/p\"";
     assert_eq!(take(&mut client, body(&policy("q", false))), (false, Some(refused.to_owned())));
+}
+
+#[test]
+fn keys_are_neither_displayed_nor_kept() {
+    const NAME: &str = "edge/ingress/shop/tls";
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----";
+    let of = |key: &str| Certificate {
+        key: NAME.parse().unwrap(),
+        chain_pem: "chain".into(),
+        key_pem: key.to_owned().into(),
+    };
+    let mut resources = Resources::default();
+    assert!(resources.put_certificate(&of(KEY)));
+    assert!(!resources.put_certificate(&of(KEY)));
+    let bytes = format!("{:?}", KEY.as_bytes());
+    let is_told =
+        |text: String| text.contains(KEY) || text.contains(bytes.trim_matches(['[', ']']));
+    assert!(!is_told(format!("{resources:?}")));
+    let message = proto::Certificate::from(&of(KEY));
+    assert!(!is_told(format!("{message:?}")));
+    // A gateway gets it by name, and nothing of it is for a successor or a disk.
+    let mut client = Client::new(Node::default(), [(Secrets, Interest::OnDemand)]);
+    client.want(Secrets, &set(&[NAME])).unwrap();
+    let mut stream = Stream::new();
+    for request in client.connected(false) {
+        stream.receive(request, &resources).unwrap();
+    }
+    let mut view = View::default();
+    let mut take = |stream: &mut Stream, resources: &Resources| {
+        let response = stream.next_response(resources).unwrap().expect("one is due");
+        let received = client.receive(response);
+        assert!(received.delta.resources.is_empty() && received.delta.removed.is_empty());
+        assert!(!is_told(format!("{received:?}")));
+        received.changes.into_iter().for_each(|it| view.apply(it));
+        assert_eq!(stream.receive(received.reply, resources), Ok(None));
+        assert!(!is_told(format!("{view:?}")));
+        view.certificate(&ServiceName::new("edge", "ingress"), "shop/tls").cloned()
+    };
+    assert_eq!(take(&mut stream, &resources).as_deref(), Some(&of(KEY)));
+    resources.put_certificate(&of("rotated"));
+    assert_eq!(take(&mut stream, &resources).as_deref(), Some(&of("rotated")));
+    resources.remove_certificate(&NAME.parse().unwrap());
+    assert_eq!(take(&mut stream, &resources), None);
+    // What is not whole is refused, and what is wrong is named.
+    for (secret, chain, key, expected) in [
+        ("", "c", "k", "field secret: is missing"),
+        ("a/b", "", "k", "field chain_pem: is missing"),
+        ("a/b", "c", "", "field key_pem: is missing"),
+        ("b", "c", "k", "field secret: \"edge/ingress/b\" is not of the form namespace/name"),
+    ] {
+        let gateway = "edge/ingress".into();
+        let (secret, chain_pem, key_pem) = (secret.into(), chain.into(), key.into());
+        let message = proto::Certificate { gateway, secret, chain_pem, key_pem };
+        let error = Certificate::try_from(message).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
 }

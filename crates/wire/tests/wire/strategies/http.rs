@@ -36,6 +36,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 mod bounds;
+pub(crate) mod gateway;
 mod telemetry;
 
 use super::{account, net, policy_name, service_name, text, text_match, word};
@@ -433,12 +434,12 @@ fn authorizer() -> impl Strategy<Value = Authorizer> {
     })
 }
 
-fn bytes_group() -> impl Strategy<Value = RouteGroup<BytesRule>> {
-    let name = prop_oneof![
-        text().prop_map(ServerNameMatch::Exact),
-        text().prop_map(ServerNameMatch::Suffix)
-    ];
-    let one = (option::of(name), vec(net(), 0..2), option::of(word())).prop_map(
+fn server_name() -> impl Strategy<Value = ServerNameMatch> {
+    prop_oneof![text().prop_map(ServerNameMatch::Exact), text().prop_map(ServerNameMatch::Suffix)]
+}
+
+fn bytes_rule() -> impl Strategy<Value = BytesRule> {
+    let one = (option::of(server_name()), vec(net(), 0..2), option::of(word())).prop_map(
         |(server_name, destinations, client_namespace)| BytesMatch {
             server_name,
             destinations,
@@ -447,9 +448,12 @@ fn bytes_group() -> impl Strategy<Value = RouteGroup<BytesRule>> {
     );
     let backend = (any::<u32>(), destination())
         .prop_map(|(weight, destination)| BytesBackend { weight, destination });
-    let rule = (origin(), vec(one, 0..3), vec(backend, 0..3))
-        .prop_map(|(origin, matches, backends)| BytesRule { origin, matches, backends });
-    (option::of(word()), option::of(any::<u16>()), vec(rule.prop_map(Arc::new), 0..3))
+    (origin(), vec(one, 0..3), vec(backend, 0..3))
+        .prop_map(|(origin, matches, backends)| BytesRule { origin, matches, backends })
+}
+
+fn bytes_group() -> impl Strategy<Value = RouteGroup<BytesRule>> {
+    (option::of(word()), option::of(any::<u16>()), vec(bytes_rule().prop_map(Arc::new), 0..3))
         .prop_map(|(client_namespace, port, rules)| RouteGroup { client_namespace, port, rules })
 }
 
