@@ -510,4 +510,65 @@ mod tests {
             assert_eq!(object["metadata"]["annotations"]["note"], "n");
         }
     }
+
+    fn at_the_edge(more: &Value) -> Gateway {
+        let mut edge = json!({"gatewayClassName": "ambit", "listeners": [
+            {"name": "web.a", "protocol": "HTTP", "port": 80, "hostname": "a.com"},
+            {"name": "web.b", "protocol": "HTTP", "port": 80, "hostname": "b.com"},
+            {"name": "tls", "protocol": "HTTPS", "port": 443},
+            {"name": "taken", "protocol": "HTTP", "port": 15021},
+        ]});
+        for (key, value) in more.as_object().expect("fields") {
+            edge[key] = value.clone();
+        }
+        gateway(&edge)
+    }
+
+    #[test]
+    fn at_the_edge_it_has_the_ports_of_its_listeners() {
+        let common = Common { position: Position::Edge, ..common(Place::Machine) };
+        let gateway = at_the_edge(&json!({}));
+        let [(_, account), (_, service), (_, deployment)] = objects(&gateway, &common);
+        for object in [&account, &service, &deployment] {
+            assert_eq!(object["metadata"]["name"], "way-ambit");
+            let managed = &object["metadata"]["labels"]["gateway.istio.io/managed"];
+            assert_eq!(managed, "istio.io-gateway-controller");
+            assert_eq!(object["metadata"]["labels"]["istio.io/dataplane-mode"], "none");
+        }
+        let ports = service["spec"]["ports"].as_array().unwrap();
+        let told = |it: &Value| {
+            let target = (it["port"] == it["targetPort"]).then_some("itself");
+            (it["port"].clone(), it["name"].clone(), it["appProtocol"].clone(), target)
+        };
+        let expected = [
+            (json!(15021), json!("status-port"), json!(null), Some("itself")),
+            (json!(80), json!("http-80"), json!("http"), Some("itself")),
+            (json!(443), json!("https-443"), json!("https"), Some("itself")),
+        ];
+        assert!(ports.iter().map(told).eq(expected), "{ports:?}");
+        assert_eq!(service["spec"]["type"], "ClusterIP");
+        assert_eq!(service["spec"]["selector"], selector(&gateway));
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        let numbers = container["ports"].as_array().unwrap().iter().map(|it| &it["containerPort"]);
+        assert!(numbers.eq([&json!(80), &json!(443), &json!(15020), &json!(15021)]));
+        let variables = container["env"].as_array().unwrap();
+        assert!(variables.contains(&json!({"name": "AMBIT_POSITION", "value": "gateway"})));
+        assert!(variables.contains(&json!({"name": "GATEWAY_NAME", "value": "way-ambit"})));
+    }
+
+    #[test]
+    fn at_the_edge_of_a_cluster_it_has_a_load_balancer_and_low_ports() {
+        let place = Place::Cluster { pull_policy: None };
+        let common = Common { position: Position::Edge, ..common(place) };
+        let asked = json!({"addresses": [{"value": "192.0.2.7"}]});
+        let [_, (_, service), (_, deployment)] = objects(&at_the_edge(&asked), &common);
+        assert_eq!(service["spec"]["type"], "LoadBalancer");
+        assert_eq!(service["spec"]["loadBalancerIP"], "192.0.2.7");
+        let pod = &deployment["spec"]["template"]["spec"];
+        let sysctl = json!({"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"});
+        assert_eq!(pod["securityContext"]["sysctls"], json!([sysctl]));
+        assert_eq!(pod["containers"][0]["args"], json!(["waypoint"]));
+        let budget = disruption_budget(&at_the_edge(&json!({})), Position::Edge);
+        assert_eq!(budget["metadata"]["name"], "way-ambit");
+    }
 }

@@ -131,11 +131,6 @@ impl Gateways {
         self.running(name) == Some(Position::Waypoint)
     }
 
-    /// Whether a Gateway asks for a gateway at the edge that runs.
-    pub(crate) fn is_edge(&self, name: &ObjectName) -> bool {
-        self.running(name) == Some(Position::Edge)
-    }
-
     /// The position of a Gateway whose pods are Ambit's and run.
     fn running(&self, name: &ObjectName) -> Option<Position> {
         let spec = &self.gateways.get(name)?.spec;
@@ -383,7 +378,7 @@ mod tests {
         };
         let edge = "istio.io-gateway-controller";
         put(&mut all, "ambit", 80);
-        assert!(all.is_edge(&name) && !all.is_waypoint(&name));
+        assert_eq!(all.running(&name), Some(Position::Edge));
         let service = all.service_of(&Mesh::sample(), &name);
         assert_eq!(service.to_string(), "infra/in-ambit.infra.svc.cluster.local");
         let of_pod = |all: &Gateways, managed: &str, account: &str| {
@@ -395,7 +390,7 @@ mod tests {
         let way = json!({"istio.io/use-waypoint": "way"});
         check(&all, "infra", &labels(edge), &way, [Direct, Direct]);
         put(&mut all, "ambit", 15_008);
-        assert!(!all.is_edge(&name), "it has no listener that is served");
+        assert_eq!(all.running(&name), None, "it has no listener that is served");
         put(&mut all, "other", 80);
         assert_eq!(of_pod(&all, edge, "in-ambit"), None);
     }

@@ -81,13 +81,13 @@ pub(super) fn step(
         let class = class.map(|class| class.spec);
         let position = Position::of_class(&gateway.spec.gateway_class_name, class.as_ref());
         let Some(position) = position else {
-            changed |= remove(store, &gateway, now)?;
+            changed |= remove(store, &gateway, &[], now)?;
             continue;
         };
         let asked = Asked { object: &object, gateway: &gateway, position };
         let (made, is_news) = match (runs(&gateway.spec, position), mesh) {
             (true, Some(mesh)) => make(store, admission, mesh, asked, now)?,
-            (false, _) => (Made::default(), remove(store, &gateway, now)?),
+            (false, _) => (Made::default(), remove(store, &gateway, &[], now)?),
             (true, None) => {
                 let problem = "this machine was started without the mesh".to_owned();
                 (Made { problem: Some(problem), ..Made::default() }, false)
@@ -151,6 +151,7 @@ fn make(
         }
         wanted.push(value);
     }
+    let kept: Vec<ObjectRef> = wanted.iter().map(reference).collect();
     let changed = match store.draft_apply(wanted, admission, now) {
         Ok((settled, changes)) => {
             let is_news = changes.changes.iter().any(|it| it.outcome != Outcome::Unchanged);
@@ -165,6 +166,8 @@ fn make(
             return Ok((Made { problem, ..Made::default() }, false));
         }
     };
+    // Another class or annotation gives its objects other names.
+    let changed = remove(store, gateway, &kept, now)? || changed;
     Ok((found(store, asked), changed))
 }
 
@@ -231,11 +234,16 @@ fn is_of(value: &Value, gateway: &Gateway) -> bool {
     owners.is_some_and(|owners| owners.iter().any(|it| it["uid"].as_str() == uid))
 }
 
-/// Removes what was made for a Gateway that no longer asks for it.
-fn remove(store: &mut Store, gateway: &Gateway, now: &str) -> Result<bool, StoreError> {
+/// Removes what was made for a Gateway that no longer asks for it; what is `kept` stays.
+fn remove(
+    store: &mut Store,
+    gateway: &Gateway,
+    kept: &[ObjectRef],
+    now: &str,
+) -> Result<bool, StoreError> {
     let kinds = [Kind::Deployment, Kind::Service, Kind::ServiceAccount];
     let made = kinds.into_iter().flat_map(|kind| store.of_plural(kind.plural()));
-    let made = made.filter(|(_, value)| is_of(value, gateway));
+    let made = made.filter(|(object, value)| is_of(value, gateway) && !kept.contains(object));
     let made: Vec<ObjectRef> = made.map(|(object, _)| object.clone()).collect();
     if made.is_empty() {
         return Ok(false);
@@ -307,8 +315,12 @@ mod tests {
         }
 
         fn object(&self, plural: &str) -> Option<&Value> {
+            self.named(plural, "way")
+        }
+
+        fn named(&self, plural: &str, name: &str) -> Option<&Value> {
             let kind = Kind::from_plural(plural).unwrap();
-            self.store.object(&ObjectRef::new(kind, Some("shop"), "way"))
+            self.store.object(&ObjectRef::new(kind, Some("shop"), name))
         }
 
         fn condition(&self, kind: &str) -> (String, String) {
@@ -352,6 +364,50 @@ mod tests {
         let gone = bed.store.delete(&[named], false, NOW).unwrap();
         assert_eq!(gone.changes.len(), 4, "{gone:?}");
         assert!(bed.object("deployments").is_none() && bed.object("services").is_none());
+    }
+
+    fn at_the_edge(port: u16) -> Value {
+        let mut gateway = gateway("ambit", "HTTP");
+        gateway["spec"]["listeners"][0]["port"] = json!(port);
+        gateway
+    }
+
+    #[test]
+    fn a_gateway_at_the_edge_has_objects_too() {
+        let mut bed = Bed::new();
+        bed.apply(at_the_edge(8080));
+        for plural in ["serviceaccounts", "services", "deployments"] {
+            assert!(bed.named(plural, "way-ambit").is_some(), "{plural}");
+            assert!(bed.object(plural).is_none(), "{plural}");
+        }
+        let service = &bed.named("services", "way-ambit").unwrap()["spec"];
+        assert_eq!(
+            (&service["type"], &service["ports"][1]["port"]),
+            (&json!("ClusterIP"), &json!(8080))
+        );
+        let status = &bed.object("gateways").unwrap()["status"];
+        assert_eq!(status["addresses"][0]["value"], service["clusterIP"]);
+        assert_eq!(bed.condition("Accepted").0, "Accepted");
+        assert_eq!(bed.condition("Programmed").0, "Pending", "no pod is ready");
+        let template = &bed.named("deployments", "way-ambit").unwrap()["spec"]["template"];
+        assert_eq!(template["spec"]["serviceAccountName"], "way-ambit");
+        bed.apply(at_the_edge(9090));
+        let service = &bed.named("services", "way-ambit").unwrap()["spec"];
+        assert_eq!(service["ports"][1]["port"], 9090);
+        bed.apply(gateway("ambit-waypoint", "HBONE"));
+        assert!(bed.object("deployments").is_some(), "it is a waypoint now");
+        assert_eq!(bed.named("services", "way-ambit"), None, "what it was before is gone");
+    }
+
+    #[test]
+    fn without_the_mesh_a_gateway_says_so() {
+        let mut bed = Bed::new();
+        let Bed { store, admission, .. } = &mut bed;
+        store.apply(vec![at_the_edge(80)], admission, NOW).unwrap();
+        assert!(step(store, admission, None, NOW).unwrap());
+        let (reason, message) = bed.condition("Programmed");
+        assert!(reason == "Invalid" && message.contains("without the mesh"), "{message}");
+        assert_eq!(bed.named("deployments", "way-ambit"), None);
     }
 
     #[test]

@@ -193,3 +193,153 @@ fn listener<'a>(judged: &Judged<'a>, made: &Made, is_programmed: bool) -> Listen
         own: vec![of("Accepted", refused), conflicted, of(RESOLVED, unresolved), programmed],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::status::status;
+    use super::*;
+    use crate::gateway::Position;
+
+    fn gateway(spec: &Value, status: Value) -> Gateway {
+        let mut gateway = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "in", "namespace": "shop", "generation": 3},
+            "spec": {"gatewayClassName": "ambit",
+                "listeners": [{"name": "web", "protocol": "HTTP", "port": 80}]},
+            "status": status,
+        });
+        for (key, value) in spec.as_object().expect("fields") {
+            gateway["spec"][key] = value.clone();
+        }
+        serde_json::from_value(gateway).expect("a Gateway")
+    }
+
+    fn ready() -> Made {
+        Made { addresses: vec!["10.0.0.1".into()], ready: 1, wanted: 2, ..Made::default() }
+    }
+
+    /// A condition as `STATUS REASON`.
+    fn told(of: &Value, kind: &str) -> String {
+        let all = of["conditions"].as_array().expect("conditions");
+        let Some(it) = all.iter().find(|it| it["type"] == kind) else { return String::new() };
+        assert_eq!(it["observedGeneration"], 3);
+        let text = |key: &str| it[key].as_str().unwrap_or_default();
+        format!("{} {}", text("status"), text("reason"))
+    }
+
+    fn web(port: i32) -> Value {
+        json!({"name": format!("web-{port}"), "protocol": "HTTP", "port": port})
+    }
+
+    #[test]
+    fn a_gateway_is_accepted_and_programmed() {
+        let check = |spec: Value, made: Made, expected: [&str; 2]| {
+            let status = status(&gateway(&spec, json!({})), Position::Edge, &made, "now");
+            let found = ["Accepted", "Programmed"].map(|kind| told(&status, kind));
+            assert_eq!(found, expected, "{spec} {made:?}");
+        };
+        let (yes, runs) = ("True Accepted", "True Programmed");
+        check(json!({}), ready(), [yes, runs]);
+        check(json!({}), Made { ready: 0, ..ready() }, [yes, "False Pending"]);
+        let without = Made { addresses: Vec::new(), ..ready() };
+        check(json!({}), without, [yes, "False AddressNotAssigned"]);
+        let problem = Some("no mesh".to_owned());
+        check(json!({}), Made { problem, ..ready() }, [yes, "False Invalid"]);
+        let wrong_parameters = Some("ConfigMap shop/p does not exist".to_owned());
+        let patched = Made { wrong_parameters, ..ready() };
+        check(json!({}), patched, ["False InvalidParameters", runs]);
+        let some = json!({"listeners": [web(80), web(15_008)]});
+        check(some, ready(), ["True ListenersNotValid", runs]);
+        let none = ["False ListenersNotValid", "False Invalid"];
+        check(json!({"listeners": [web(15_008)]}), ready(), none);
+        check(json!({"listeners": []}), ready(), none);
+        let asked =
+            |kind: &str, value: &str| json!({"addresses": [{"type": kind, "value": value}]});
+        check(asked("IPAddress", "10.0.0.1"), ready(), [yes, runs]);
+        check(asked("IPAddress", "10.0.0.2"), ready(), [yes, "False AddressNotUsable"]);
+        check(asked("other.com/a", "x"), ready(), ["False UnsupportedAddress", "False Invalid"]);
+        let refused = Some(Fault { reason: "NoValidCACertificate", what: "gone".to_owned() });
+        let listeners = [("web".to_owned(), ListenerMade { refused, ..ListenerMade::default() })];
+        check(json!({}), Made { listeners: listeners.into(), ..ready() }, none);
+    }
+
+    #[test]
+    fn each_listener_has_a_fate_of_its_own() {
+        let kinds = ["Accepted", "Conflicted", "ResolvedRefs", "Programmed"];
+        let check = |listener: Value, known: ListenerMade, expected: [&str; 4]| {
+            let spec = json!({"listeners": [web(81), listener]});
+            let name = listener["name"].as_str().expect("a name").to_owned();
+            let made = Made { listeners: [(name, known)].into(), ..ready() };
+            let status = status(&gateway(&spec, json!({})), Position::Edge, &made, "now");
+            let found = kinds.map(|kind| told(&status["listeners"][1], kind));
+            assert_eq!(found, expected, "{listener}");
+        };
+        let none = ListenerMade::default;
+        let (yes, alone) = ("True Accepted", "False NoConflicts");
+        let (found, runs, no) = ("True ResolvedRefs", "True Programmed", "False Invalid");
+        check(web(80), none(), [yes, alone, found, runs]);
+        check(web(15_008), none(), ["False PortUnavailable", alone, found, no]);
+        let same = json!({"name": "same", "protocol": "HTTP", "port": 81});
+        let conflict = ["False HostnameConflict", "True HostnameConflict", found, no];
+        check(same, none(), conflict);
+        let tls = |name: &str| {
+            json!({"name": "tls", "protocol": "HTTPS", "port": 443,
+                "tls": {"certificateRefs": [{"name": name, "kind": "Secret"}]}})
+        };
+        check(tls("a"), none(), [yes, alone, found, runs]);
+        let fault = |reason| Some(Fault { reason, what: "it is not there".to_owned() });
+        let unresolved = fault("InvalidCertificateRef");
+        let missing = ListenerMade { unresolved, ..none() };
+        check(tls("a"), missing, [yes, alone, "False InvalidCertificateRef", no]);
+        let refused = ListenerMade { refused: fault("NoValidCACertificate"), ..none() };
+        check(tls("a"), refused, ["False NoValidCACertificate", alone, found, no]);
+        let mut wrong_kind = web(80);
+        wrong_kind["allowedRoutes"] = json!({"kinds": [{"kind": "TCPRoute"}]});
+        check(wrong_kind, none(), [yes, alone, "False InvalidRouteKinds", runs]);
+    }
+
+    #[test]
+    fn routes_are_counted_and_addresses_may_be_names() {
+        let count = |count: Option<usize>, before: Value| {
+            let known = ListenerMade { attached_routes: count, ..ListenerMade::default() };
+            let addresses = vec!["10.0.0.1".into(), "lb.example.com".into()];
+            let made = Made { addresses, listeners: [("web".to_owned(), known)].into(), ..ready() };
+            status(&gateway(&json!({}), before), Position::Edge, &made, "now")
+        };
+        let first = count(Some(2), json!({}));
+        assert_eq!(first["listeners"][0]["attachedRoutes"], 2);
+        let kinds = first["listeners"][0]["supportedKinds"].as_array().expect("kinds");
+        assert!(kinds.iter().map(|it| &it["kind"]).eq(["HTTPRoute", "GRPCRoute"]));
+        assert_eq!(first["addresses"][1], json!({"type": "Hostname", "value": "lb.example.com"}));
+        assert_eq!(count(None, first)["listeners"][0]["attachedRoutes"], 2, "nobody counts");
+        assert_eq!(count(None, json!({}))["listeners"][0]["attachedRoutes"], 0);
+    }
+
+    #[test]
+    fn what_is_asked_for_has_a_condition_while_it_is() {
+        let tls = |mode: &str| {
+            let roots = json!([{"group": "", "kind": "ConfigMap", "name": "ca"}]);
+            json!({"tls": {
+                "backend": {"clientCertificateRef": {"name": "own"}},
+                "frontend": {"default": {"validation": {"mode": mode, "caCertificateRefs": roots}}},
+            }})
+        };
+        let kinds = [INSECURE, RESOLVED];
+        let of = |spec: &Value, before: Value, made: &Made, now: &str| {
+            status(&gateway(spec, before), Position::Edge, made, now)
+        };
+        let first = of(&tls("AllowInsecureFallback"), json!({}), &ready(), "first");
+        let found = kinds.map(|kind| told(&first, kind));
+        assert_eq!(found, ["True ConfigurationChanged", "True ResolvedRefs"]);
+        let again = of(&tls("AllowInsecureFallback"), first.clone(), &ready(), "again");
+        assert_eq!(again, first, "their times stay");
+        let unresolved = Fault { reason: "RefNotPermitted", what: "no grant".to_owned() };
+        let made = Made { unresolved: Some(unresolved), ..ready() };
+        let second = of(&tls("AllowValidOnly"), first.clone(), &made, "second");
+        assert_eq!(kinds.map(|kind| told(&second, kind)), ["", "False RefNotPermitted"]);
+        let third = of(&json!({}), first, &ready(), "third");
+        assert_eq!(kinds.map(|kind| told(&third, kind)), ["", ""]);
+    }
+}

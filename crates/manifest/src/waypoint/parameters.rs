@@ -360,6 +360,19 @@ mod tests {
     }
 
     #[test]
+    fn a_service_at_the_edge_keeps_the_ports_of_its_listeners() {
+        let mut gateway = gateway();
+        let listeners = json!([{"name": "web", "protocol": "HTTP", "port": 80}]);
+        gateway.spec.listeners = serde_json::from_value(listeners).expect("listeners");
+        let common = Common { position: Position::Edge, ..common(CLUSTER) };
+        let patched = |text: &str| objects(&gateway, &common, &[read(&[("service", text)])?]);
+        let more = "spec: {ports: [{port: 8080, name: more, targetPort: 80}]}";
+        patched(more).expect("a port more");
+        let error = patched("spec: {ports: [{port: 80, $patch: delete}]}").expect_err("it is gone");
+        assert!(error.contains(".spec.ports must keep port 80"), "{error}");
+    }
+
+    #[test]
     fn a_variable_that_a_waypoint_does_not_know_is_refused() {
         let with = |name: &str| {
             let text = format!(
