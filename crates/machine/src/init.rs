@@ -22,7 +22,7 @@ use super::config::{Progress, UpConfig};
 use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
-use super::{exec, fabric, server};
+use super::{exec, fabric, publish, server};
 use crate::addresses::NodeNetwork;
 use crate::controller::{self, MeshNames};
 use crate::layout::Layout;
@@ -74,6 +74,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     let machine = Arc::new(machine);
     server::listen(&machine)?;
     exec::listen(&machine)?;
+    publish::listen(&machine)?;
     let watch = Watch::new(&[machine.layout.pod_statuses()])?;
     let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
     for role in &machine.role_list {

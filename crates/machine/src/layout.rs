@@ -58,6 +58,11 @@ impl Layout {
         self.root.join("exec.sock")
     }
 
+    /// The socket that takes ports of the host which lead to gateways.
+    pub fn publish_socket(&self) -> PathBuf {
+        self.root.join("publish.sock")
+    }
+
     /// What the control plane and the agents watch.
     pub fn registry(&self) -> PathBuf {
         self.root.join("registry")

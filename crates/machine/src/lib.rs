@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
 //! | `client`, `exec`, `processes`, `record` | what the user's commands need |
+//! | `publish` | ports of the host that lead to gateways |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
@@ -37,6 +38,7 @@ pub mod objects;
 pub mod ownership;
 mod pod;
 mod processes;
+mod publish;
 mod readiness;
 mod reaper;
 mod record;
@@ -57,6 +59,7 @@ pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
 pub use node::services::{Endpoint, PortView, ServiceView};
 pub use processes::{ProcessInfo, processes};
+pub use publish::{PublishError, Published, PublishedError, bind, publish};
 pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
 pub use registry::{ContainerStatus, Phase, PodStatus, WatchError};

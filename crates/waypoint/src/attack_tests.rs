@@ -10,6 +10,7 @@ mod bombs;
 mod bounds;
 mod bytes;
 mod crowds;
+mod edge;
 mod floods;
 mod frames;
 mod health;

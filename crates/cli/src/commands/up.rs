@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
-use ambit_machine::{Client, Progress, UpConfig, WaitError};
-use ambit_manifest::Typed;
+use ambit_machine::{Client, Progress, Published, UpConfig, WaitError};
+use ambit_manifest::{Object, Typed};
 use ambit_wire::admin::FailingPod;
 use anyhow::{Context, Result, anyhow, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,14 +29,21 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.paths, args.ignored.unenforced())?;
     let config = config(&args)?;
     super::change::check(&manifests, &nodes(args.nodes)?, &config.images)?;
+    published(&args.publish, &manifests.objects)?;
+    // Before anything is started that would have to be taken down again.
+    let sockets = ambit_machine::bind(&args.publish)?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
     // Not cut short: a machine that is half born could not be found again.
     let born = ambit_machine::up(&config, |step| say(start, &step)).await?;
     let client = Client::new(born.layout.clone());
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    let filling = async {
+        ambit_machine::publish(&born.layout, &args.publish, sockets).await?;
+        fill(&client, objects, !args.no_mesh, start).await
+    };
     let filled = tokio::select! {
-        filled = fill(&client, objects, !args.no_mesh, start) => filled,
+        filled = filling => filled,
         () = interruptions.next() => Err(anyhow!("interrupted; the machine is taken down")),
     };
     let failing = match filled {
@@ -54,6 +61,9 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         start.elapsed().as_secs_f64(),
         born.layout.root().display()
     ));
+    for published in &args.publish {
+        tell(format_args!("        {published}"));
+    }
     if args.detach {
         return Ok(if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -63,6 +73,29 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         () = gone(&client) => bail!("the machine has ended; see its logs"),
     }
     down(&StateArgs { state: Some(config.state) }).await
+}
+
+/// Whether each publication leads to a listener of a Gateway among the objects.
+fn published(all: &[Published], objects: &[Object]) -> Result<()> {
+    for it in all {
+        let named = objects.iter().find_map(|object| match &object.typed {
+            Typed::Gateway(gateway) => {
+                let metadata = &gateway.metadata;
+                let namespace = metadata.namespace.as_deref().unwrap_or("default");
+                let is_named = metadata.name.as_deref() == Some(&it.gateway);
+                (is_named && namespace == it.namespace).then_some(gateway)
+            }
+            _ => None,
+        });
+        let Published { namespace, gateway, port, .. } = it;
+        let Some(found) = named else {
+            bail!("--publish: there is no Gateway {namespace}/{gateway} among the manifests");
+        };
+        if !found.spec.listeners.iter().any(|listener| listener.port == i32::from(*port)) {
+            bail!("--publish: Gateway {namespace}/{gateway} has no listener at port {port}");
+        }
+    }
+    Ok(())
 }
 
 /// The nodes that there will be, for manifests that name one.

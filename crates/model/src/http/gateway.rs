@@ -323,3 +323,135 @@ impl PartialEq for Listener {
             && self.bytes_rules == other.bytes_rules
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::head::Client;
+    use crate::http::rule::{Action, Faults, HeaderChanges, Origin, RouteKind, Timeouts};
+
+    fn rule(name: &str) -> Arc<Rule> {
+        let (namespace, name) = ("app".into(), name.into());
+        let kind = RouteKind::HttpRoute;
+        Arc::new(Rule {
+            origin: Origin { kind, namespace, name, created_unix_s: 0, index: 0, rule_name: None },
+            matches: Vec::new(),
+            action: Action::Respond { status: 200, body: "".into() },
+            request_headers: HeaderChanges::default(),
+            response_headers: HeaderChanges::default(),
+            mirrors: Vec::new(),
+            cors: None,
+            faults: Faults::default(),
+            timeouts: Timeouts::default(),
+            retry: None,
+            session: None,
+        })
+    }
+
+    fn listener(name: &str, port: u16, host: &str, speaks: ListenerSpeaks) -> Listener {
+        let host = (!host.is_empty()).then(|| HostMatch::new(host));
+        Listener::new(name.into(), port, host, speaks)
+    }
+
+    fn gateway(listeners: Vec<Listener>) -> Gateway {
+        Gateway::new(ServiceName::new("edge", "ingress"), listeners)
+    }
+
+    fn https() -> ListenerSpeaks {
+        ListenerSpeaks::Https(Termination {
+            certificates: Vec::new(),
+            clients: ClientValidation::None,
+        })
+    }
+
+    #[test]
+    fn the_most_specific_listener_of_a_port_has_a_host_and_no_other() {
+        let http = |name, host| listener(name, 80, host, ListenerSpeaks::Http);
+        let all = gateway(vec![
+            http("all", ""),
+            http("wide", "*.example.com"),
+            http("wider", "*.com"),
+            http("exact", "a.example.com"),
+            listener("other", 81, "b.example.com", ListenerSpeaks::Http),
+        ]);
+        let check = |host: &str, expected: &str| {
+            let HostRoutes::Of(found) = all.routes(80, host, None) else { panic!("{host}") };
+            assert_eq!(&*found.name, expected, "{host}");
+        };
+        check("a.example.com", "exact");
+        check("b.example.com", "wide");
+        check("x.a.example.com", "wide");
+        check("example.com", "wider");
+        check("com", "all");
+        check("10.0.0.1", "all");
+        assert!(matches!(all.routes(81, "a.example.com", None), HostRoutes::NoListener));
+        assert!(matches!(all.routes(82, "a.example.com", None), HostRoutes::NoListener));
+    }
+
+    #[test]
+    fn a_request_for_another_listener_than_that_of_its_tls_is_misdirected() {
+        let all = gateway(vec![
+            listener("a", 443, "a.example.com", https()),
+            listener("wide", 443, "*.example.com", https()),
+        ]);
+        let check = |server_name: Option<&str>, host: &str, expected: &str| {
+            let said = match all.routes(443, host, Some(server_name)) {
+                HostRoutes::Of(it) => it.name.to_string(),
+                HostRoutes::NoListener => "404".to_owned(),
+                HostRoutes::Misdirected => "421".to_owned(),
+            };
+            assert_eq!(said, expected, "{server_name:?} {host}");
+        };
+        check(Some("a.example.com"), "a.example.com", "a");
+        check(Some("a.example.com"), "b.example.com", "421");
+        check(Some("b.example.com"), "c.example.com", "wide");
+        check(Some("b.example.com"), "a.example.com", "421");
+        check(Some("a.example.com"), "other.org", "404");
+        check(None, "a.example.com", "421");
+        assert!(all.begins_with_tls(443) && !all.begins_with_tls(80));
+        assert!(all.named(443, None).is_none(), "nobody has a connection without a name");
+    }
+
+    #[test]
+    fn routes_of_the_most_specific_host_come_first() {
+        let with = |hosts: &[(&str, &str)]| {
+            let routes = hosts.iter().map(|(host, name)| {
+                let host = (!host.is_empty()).then(|| HostMatch::new(host));
+                HostRules { host, rules: vec![rule(name)] }
+            });
+            listener("web", 80, "", ListenerSpeaks::Http).with_routes(routes.collect())
+        };
+        let web = with(&[("", "all"), ("*.example.com", "wide"), ("a.example.com", "exact")]);
+        let check = |web: &Listener, host: &str, expected: Option<&str>| {
+            let head = RequestHead {
+                method: "GET",
+                scheme: "http",
+                host,
+                port: None,
+                path: "/",
+                query: "",
+                fields: &(),
+                client: Client::default(),
+            };
+            let found = web.find(&head).map(|it| it.rule.origin.name.to_string());
+            assert_eq!(found.as_deref(), expected, "{host}");
+        };
+        check(&web, "a.example.com", Some("exact"));
+        check(&web, "b.example.com", Some("wide"));
+        check(&web, "other.org", Some("all"));
+        check(&with(&[("a.example.com", "exact")]), "b.example.com", None);
+    }
+
+    #[test]
+    fn a_gateway_needs_its_own_service_and_those_of_its_routes() {
+        let own = ServiceName::new("edge", "ingress");
+        let mut view = View::default();
+        assert_eq!(view.needed_by_gateway(&own).services, [own.clone()].into());
+        let change = Change::Gateway(Arc::new(gateway(Vec::new())));
+        assert!(view.changes_needs_of_gateway(&own, &change));
+        assert!(!view.changes_needs_of_gateway(&ServiceName::new("edge", "other"), &change));
+        view.apply(change);
+        view.apply(Change::RemoveGateway(own.clone()));
+        assert!(view.gateway(&own).is_none());
+    }
+}

@@ -15,6 +15,7 @@ use ambit_dataplane::descriptors::Shares;
 use ambit_dataplane::learned::Successor;
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
+use ambit_model::http::gateway::{Gateway, Listener};
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::identity::Identity;
@@ -38,7 +39,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::config::{Args, Config, FurtherArgs};
+use crate::config::{Args, Config, FurtherArgs, Place};
 use crate::exports::Queue;
 use crate::shared::Shared;
 use crate::worker;
@@ -59,7 +60,7 @@ pub(super) const HTTP: u16 = 80;
 pub(super) const UNDECLARED: u16 = 81;
 pub(super) const HTTP2: u16 = 82;
 /// Where the good client goes.
-const GOOD: u16 = 83;
+pub(super) const GOOD: u16 = 83;
 
 /// What a good client is answered.
 const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
@@ -100,6 +101,20 @@ pub(super) struct World {
 
 /// Runs a test beside a waypoint with these flags.
 pub(super) fn run(flags: &[&str], test: impl AsyncFnOnce(&World) + Send) {
+    run_as(flags, Vec::new(), test);
+}
+
+/// Runs a test beside a gateway with these flags and listeners.
+pub(super) fn run_gateway(
+    flags: &[&str],
+    listeners: Vec<Listener>,
+    test: impl AsyncFnOnce(&World) + Send,
+) {
+    let flags = [&["--position=gateway"], flags].concat();
+    run_as(&flags, listeners, test);
+}
+
+fn run_as(flags: &[&str], listeners: Vec<Listener>, test: impl AsyncFnOnce(&World) + Send) {
     if process::effective_uid() != 0 && std::env::var_os(INSIDE).is_none() {
         return run_as_root_of_a_user_namespace();
     }
@@ -111,7 +126,7 @@ pub(super) fn run(flags: &[&str], test: impl AsyncFnOnce(&World) + Send) {
             for server in SERVERS {
                 network.ensure_address("lo", IpAddr::V4(server).into()).unwrap();
             }
-            run_here(flags, test);
+            run_here(flags, listeners, test);
         });
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
@@ -131,10 +146,10 @@ fn run_as_root_of_a_user_namespace() {
     assert!(output.status.success() && text.contains("1 passed"), "inside: {output:?}");
 }
 
-fn run_here(flags: &[&str], test: impl AsyncFnOnce(&World)) {
+fn run_here(flags: &[&str], listeners: Vec<Listener>, test: impl AsyncFnOnce(&World)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let mut world = World::new(flags).await;
+        let mut world = World::new(flags, listeners).await;
         let testing = tokio::time::timeout(PATIENCE, test(&world));
         testing.await.expect("the test ends in time");
         world.clients.borrow_mut().clear();
@@ -147,7 +162,7 @@ fn run_here(flags: &[&str], test: impl AsyncFnOnce(&World)) {
 }
 
 impl World {
-    async fn new(flags: &[&str]) -> Self {
+    async fn new(flags: &[&str], listeners: Vec<Listener>) -> Self {
         let config = config(flags);
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -177,17 +192,20 @@ impl World {
         for port in [HTTP, UNDECLARED, HTTP2, GOOD] {
             servers.push((port, TcpListener::bind((SERVERS[0], 0)).await.unwrap()));
         }
-        mesh.publish(view(&config, &servers));
+        let mut view = view(&config, &servers);
+        view.apply(Change::Gateway(Arc::new(Gateway::new(config.own_service(), listeners))));
+        mesh.publish(view);
         let (exports, _) = Queue::new();
         let shared = Arc::new(Shared::new(config, mesh, Arc::new(own), exports));
         let listener =
             tcp_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &ListenOptions::default());
         let listener = listener.unwrap();
         let hbone = listener.local_addr().unwrap();
+        let listener = (shared.config.place == Place::Waypoint).then_some(listener);
         let serving = shared.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            LocalSet::new().block_on(&runtime.unwrap(), worker::run(serving, Some(listener)));
+            LocalSet::new().block_on(&runtime.unwrap(), worker::run(serving, listener));
         });
         let world = Self {
             shared,
@@ -239,6 +257,43 @@ impl World {
         let mut http = (**view.http_service(&web()).unwrap()).clone();
         change(&mut http);
         self.change(Change::HttpService(Arc::new(http)));
+    }
+
+    /// Changes the listeners of the gateway.
+    pub(super) fn listen(&self, listeners: Vec<Listener>) {
+        let own = self.shared.config.own_service();
+        self.change(Change::Gateway(Arc::new(Gateway::new(own, listeners))));
+        self.shared.mesh.needs_changed.send_modify(|version| *version += 1);
+    }
+
+    /// Judges what comes in to the gateway by this policy alone.
+    pub(super) fn judge_outside_by(&self, policy: RequestPolicy) {
+        let key = policy.key.clone();
+        self.change(Change::RequestPolicy(Arc::new(policy)));
+        let mut http = ServiceHttp::named(self.shared.config.own_service());
+        http.policies = vec![key];
+        self.change(Change::HttpService(Arc::new(http)));
+    }
+
+    /// A connection from outside to a port of the gateway; it is waited for.
+    pub(super) async fn enter(&self, port: u16) -> TcpStream {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        loop {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return stream,
+                // Its thread opens it in a moment.
+                Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+            }
+        }
+    }
+
+    /// What a client from outside that sends these bytes is answered, to the end of the connection.
+    pub(super) async fn ask_gateway(&self, port: u16, request: &[u8]) -> String {
+        let mut client = self.enter(port).await;
+        let _refused = client.write_all(request).await;
+        let mut all = Vec::new();
+        let _broken = client.read_to_end(&mut all).await;
+        String::from_utf8_lossy(&all).into_owned()
     }
 
     /// Judges the service's requests by this policy alone.
@@ -395,8 +450,10 @@ fn view(config: &Config, servers: &[(u16, TcpListener)]) -> View {
     let address = NetworkAddress { network: "".into(), ip: IpAddr::V4(VIP) };
     service.addresses = vec![VirtualAddress { address, prefix_len: None }];
     service.ports = servers.iter().map(|(port, _)| mapping(*port, 0)).collect();
-    let destination = GatewayDestination::Hostname(own.clone());
-    service.waypoint = Some(GatewayAddress { destination, hbone_mtls_port: 15008 });
+    if config.place == Place::Waypoint {
+        let destination = GatewayDestination::Hostname(own.clone());
+        service.waypoint = Some(GatewayAddress { destination, hbone_mtls_port: 15008 });
+    }
     let mut http = ServiceHttp::named(web);
     http.protocols.insert(HTTP, Protocol::Http);
     http.protocols.insert(HTTP2, Protocol::Http2);

@@ -1,0 +1,263 @@
+//! Clients from outside of the mesh, at a gateway: whose they are, what they may say of themselves,
+//! and what becomes of them as listeners come and go.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_model::http::bytes::{BytesBackend, BytesRule, ServerNameMatch};
+use ambit_model::http::gateway::{HostMatch, HostRules, Listener, ListenerSpeaks};
+use ambit_model::http::policy::{
+    Action as Effect, RequestPolicy, RequestRule, SourceMatch, Values,
+};
+use ambit_model::http::rule::{
+    Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
+};
+use ambit_model::names::{PolicyName, ServiceName};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, split};
+use tokio::net::TcpStream;
+
+use super::world::{GOOD, HTTP, UNDECLARED, World, answer, run_gateway, until};
+
+const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
+const PORT: u16 = 8080;
+
+fn origin(kind: RouteKind, name: &str) -> Origin {
+    let (namespace, name) = ("app".into(), name.into());
+    Origin { kind, namespace, name, created_unix_s: 0, index: 0, rule_name: None }
+}
+
+fn web(port: u16) -> Destination {
+    let name = ServiceName::new("app", "web.app.svc.cluster.local");
+    Destination::Service { name, port, subset: None }
+}
+
+/// A rule for everything that leads to a port of the service.
+fn leads_to(port: u16) -> Arc<Rule> {
+    let backend = Backend {
+        weight: 1,
+        destination: web(port),
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+    };
+    let backends = vec![backend];
+    says(Action::Forward { backends, rewrite: Rewrite::default() })
+}
+
+fn says(action: Action) -> Arc<Rule> {
+    Arc::new(Rule {
+        origin: origin(RouteKind::HttpRoute, "route"),
+        matches: Vec::new(),
+        action,
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        mirrors: Vec::new(),
+        cors: None,
+        faults: Faults::default(),
+        timeouts: Timeouts::default(),
+        retry: None,
+        session: None,
+    })
+}
+
+/// A listener for HTTP at this port, with a rule for all of its requests.
+fn http(name: &str, port: u16, host: Option<&str>, rule: Arc<Rule>) -> Listener {
+    let host = host.map(HostMatch::new);
+    let routes = vec![HostRules { host: host.clone(), rules: vec![rule] }];
+    Listener::new(name.into(), port, host, ListenerSpeaks::Http).with_routes(routes)
+}
+
+fn get(host: &str, fields: &str) -> Vec<u8> {
+    format!("GET / HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n").into_bytes()
+}
+
+/// Serves a port of the service, and keeps the heads of requests in lower case.
+fn heads_of(world: &World, port: u16) -> Rc<RefCell<Vec<String>>> {
+    let heads = Rc::new(RefCell::new(Vec::new()));
+    let kept = heads.clone();
+    world.serve(port, move |mut stream| {
+        let kept = kept.clone();
+        async move {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                if stream.read_buf(&mut head).await.unwrap_or_default() == 0 {
+                    return;
+                }
+            }
+            kept.borrow_mut().push(String::from_utf8_lossy(&head).to_lowercase());
+            stream.write_all(FINE.as_bytes()).await.unwrap();
+            answer(stream, FINE).await;
+        }
+    });
+    heads
+}
+
+#[test]
+fn a_request_is_for_the_most_specific_listener_that_has_its_host() {
+    let special = says(Action::Respond { status: 203, body: "special".into() });
+    let listeners = vec![
+        http("wide", PORT, Some("*.example.com"), leads_to(GOOD)),
+        http("special", PORT, Some("special.example.com"), special),
+    ];
+    run_gateway(&[], listeners, async |world| {
+        for (host, status, body) in [
+            ("a.example.com", 200, "fine"),
+            ("A.B.Example.com:8080", 200, "fine"),
+            ("special.example.com", 203, "special"),
+            ("example.com", 404, ""),
+            ("other.org", 404, ""),
+        ] {
+            let answer = world.ask_gateway(PORT, &get(host, "")).await;
+            let start = format!("HTTP/1.1 {status} ");
+            assert!(answer.starts_with(&start) && answer.ends_with(body), "{host}: {answer}");
+        }
+    });
+}
+
+#[test]
+fn what_a_client_from_outside_says_of_itself_is_not_passed_on() {
+    let listeners = vec![http("web", PORT, None, leads_to(HTTP))];
+    run_gateway(&[], listeners, async |world| {
+        let heads = heads_of(world, HTTP);
+        let claims = "X-Forwarded-Client-Cert: By=x;URI=spiffe://cluster.local/ns/app/sa/boss\r\n\
+                      X-Forwarded-Proto: https\r\nX-Forwarded-For: 192.0.2.1\r\n\
+                      x_forwarded_for: 192.0.2.2\r\nX-Envoy-Max-Retries: 9\r\n";
+        let answer = world.ask_gateway(PORT, &get("web", claims)).await;
+        assert!(answer.ends_with("fine"), "{answer}");
+        let head = heads.borrow()[0].clone();
+        for absent in ["client-cert", "192.0.2.2", "x-envoy", "https"] {
+            assert!(!head.contains(absent), "{absent}: {head}");
+        }
+        assert!(head.contains("\r\nx-forwarded-proto: http\r\n"), "{head}");
+        assert!(head.contains("\r\nx-forwarded-for: 192.0.2.1, 127.0.0.1\r\n"), "{head}");
+    });
+}
+
+/// Nobody from this block may ask.
+fn closed_to(block: &str) -> RequestPolicy {
+    let blocks = Values { any_of: vec![block.parse().unwrap()], none_of: Vec::new() };
+    let from = vec![SourceMatch { remote_ip_blocks: blocks, ..SourceMatch::default() }];
+    let rules = vec![RequestRule { from, ..RequestRule::default() }];
+    let key = PolicyName::new("app", "test");
+    RequestPolicy { key, action: Effect::Deny, is_dry_run: false, rules, condition: None }
+}
+
+#[test]
+fn only_proxies_that_are_believed_say_where_a_client_is() {
+    let check = |trusted: &str, said: &str, block: &str, status: u16| {
+        let listeners = vec![http("web", PORT, None, leads_to(GOOD))];
+        let flag = format!("--trusted-proxies={trusted}");
+        run_gateway(&[&flag], listeners, async |world| {
+            world.judge_outside_by(closed_to(block));
+            let fields = format!("X-Forwarded-For: {said}\r\n");
+            let answer = world.ask_gateway(PORT, &get("web", &fields)).await;
+            let start = format!("HTTP/1.1 {status} ");
+            assert!(answer.starts_with(&start), "{trusted}, {said}, {block}: {answer}");
+        });
+    };
+    check("0", "192.0.2.1", "192.0.2.0/24", 200);
+    check("0", "192.0.2.1", "127.0.0.0/8", 403);
+    check("1", "192.0.2.1", "192.0.2.0/24", 403);
+    check("1", "192.0.2.1, 198.51.100.1", "192.0.2.0/24", 200);
+    check("1", "192.0.2.1, 198.51.100.1", "198.51.100.0/24", 403);
+    check("2", "192.0.2.1, 198.51.100.1", "192.0.2.0/24", 403);
+    // Fewer have spoken than are believed: it is the connection's own address.
+    check("2", "192.0.2.1", "127.0.0.0/8", 403);
+    check("1", "no address", "127.0.0.0/8", 403);
+}
+
+#[test]
+fn listeners_come_and_go_and_requests_under_way_end_well() {
+    let all =
+        || vec![http("one", PORT, None, leads_to(HTTP)), http("two", 8081, None, leads_to(GOOD))];
+    run_gateway(&[], vec![http("two", 8081, None, leads_to(GOOD))], async |world| {
+        let refused = TcpStream::connect(("127.0.0.1", PORT)).await;
+        assert!(refused.is_err(), "nothing listens there yet");
+        world.listen(all());
+        world.serve(HTTP, |mut stream| async move {
+            stream.read_buf(&mut Vec::new()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            stream.write_all(FINE.as_bytes()).await.unwrap();
+            stream.read_buf(&mut Vec::new()).await.unwrap_or_default();
+        });
+        let mut client = world.enter(PORT).await;
+        client.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        world.listen(vec![http("two", 8081, None, leads_to(GOOD))]);
+        let mut got = String::new();
+        client.read_to_string(&mut got).await.unwrap();
+        assert!(got.starts_with("HTTP/1.1 200 ") && got.ends_with("fine"), "{got}");
+        let is_closed = async {
+            while TcpStream::connect(("127.0.0.1", PORT)).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        is_closed.await;
+        let other = world.ask_gateway(8081, &get("web", "")).await;
+        assert!(other.ends_with("fine"), "{other}");
+    });
+}
+
+#[test]
+fn connections_that_are_no_http_go_where_a_route_says_and_nowhere_without() {
+    let rule = BytesRule {
+        origin: origin(RouteKind::TcpRoute, "tcp"),
+        matches: Vec::new(),
+        backends: vec![BytesBackend { weight: 1, destination: web(UNDECLARED) }],
+    };
+    let tcp = |name: &str, port| Listener::new(name.into(), port, None, ListenerSpeaks::Tcp);
+    let tls = |name: &str, port, host: &str| {
+        let host = Some(ServerNameMatch::new(host));
+        Listener::new(name.into(), port, host, ListenerSpeaks::TlsPassthrough)
+    };
+    let rule = Arc::new(rule);
+    let listeners = vec![
+        tcp("tcp", PORT).with_bytes(vec![rule.clone()]),
+        tcp("bare", 8081),
+        tls("tls", 8443, "*.example.com").with_bytes(vec![rule]),
+    ];
+    run_gateway(&[], listeners, async |world| {
+        world.serve(UNDECLARED, |stream| async move {
+            let (mut from, mut to) = split(stream);
+            let _broken = copy(&mut from, &mut to).await;
+        });
+        let ask = async |port: u16, bytes: &[u8]| {
+            let mut client = world.enter(port).await;
+            let _refused = client.write_all(bytes).await;
+            let _refused = client.shutdown().await;
+            let mut all = Vec::new();
+            let _broken = client.read_to_end(&mut all).await;
+            all
+        };
+        assert_eq!(ask(PORT, b"\0bytes").await, b"\0bytes");
+        assert_eq!(ask(8081, b"\0bytes").await, b"", "no route takes it");
+        let hello = |name: &str| hello(name);
+        assert_eq!(ask(8443, &hello("a.example.com")).await, hello("a.example.com"));
+        assert_eq!(ask(8443, &hello("example.com")).await, b"");
+        assert_eq!(ask(8443, b"GET / HTTP/1.1\r\n\r\n").await, b"", "it is no TLS");
+        let refusals = || world.sum("ambit_refusals_total", "no_route");
+        until("it is counted", || refusals() == 1.0).await;
+    });
+}
+
+/// A client's first message in TLS, which asks for this name.
+fn hello(name: &str) -> Vec<u8> {
+    let length = |bytes: usize| u16::try_from(bytes).unwrap().to_be_bytes();
+    let name = name.as_bytes();
+    let entry = [&[0][..], &length(name.len()), name].concat();
+    let list = [&length(entry.len())[..], &entry].concat();
+    let extension = [&[0, 0][..], &length(list.len()), &list].concat();
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend([0, 0, 2, 0x13, 0x01, 1, 0]);
+    body.extend(length(extension.len()));
+    body.extend(extension);
+    let mut message = vec![1, 0];
+    message.extend(length(body.len()));
+    message.extend(body);
+    let mut record = vec![22, 3, 1];
+    record.extend(length(message.len()));
+    record.extend(message);
+    record
+}
