@@ -25,7 +25,7 @@ use ambit_model::names::ServiceName;
 use ambit_net::socket::ISTIO_KEEPALIVE;
 use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_TRUST_DOMAIN};
 use ambit_words::ports;
-use ambit_words::variables::waypoint_problem;
+use ambit_words::variables::{POSITION, waypoint_problem};
 
 use crate::access_log::Names;
 use crate::reports::Defaults;
@@ -124,12 +124,16 @@ pub struct Args {
     )]
     pub crl_path: PathBuf,
     /// Where it is: before services of the mesh, or at its edge
-    #[arg(long, env = "AMBIT_POSITION", value_enum, default_value = "waypoint")]
+    #[arg(long, env = POSITION, value_enum, default_value = "waypoint")]
     pub position: Place,
     /// At the edge: how many proxies before this one are believed, by what they add to
     /// X-Forwarded-For and X-Forwarded-Proto
     #[arg(long, env = "AMBIT_TRUSTED_PROXIES", default_value = "0", value_name = "N")]
     pub trusted_proxies: usize,
+    /// At the edge: every connection begins with a PROXY protocol header (version 1 or 2), which
+    /// says where its client is. Only for gateways that nobody but a load balancer reaches
+    #[arg(long, env = "AMBIT_PROXY_PROTOCOL")]
+    pub proxy_protocol: bool,
     /// Data-plane threads, or 0 for one for each core
     #[arg(long, env = "AMBIT_WAYPOINT_THREADS", default_value = "2", value_name = "N")]
     pub threads: usize,
@@ -264,6 +268,8 @@ pub(crate) struct Config {
     pub(crate) place: Place,
     /// Proxies before a gateway that are believed.
     pub(crate) trusted_proxies: usize,
+    /// Whether connections to a gateway begin with a PROXY protocol header.
+    pub(crate) proxy_protocol: bool,
     pub(crate) hbone: SocketAddr,
     pub(crate) metrics: SocketAddr,
     pub(crate) readiness: SocketAddr,
@@ -315,6 +321,7 @@ impl Config {
             threads: threads.clamp(1, MAX_THREADS),
             place: args.position,
             trusted_proxies: args.trusted_proxies,
+            proxy_protocol: args.proxy_protocol,
             hbone: args.hbone_address,
             metrics: args.metrics_address,
             readiness: args.readiness_address,

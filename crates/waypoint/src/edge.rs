@@ -6,12 +6,14 @@
 //! certificate was verified.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ambit_dataplane::accept::accept_loop;
 use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
+use ambit_dataplane::judgement::wait_for_view;
 use ambit_http::Scheme;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{Arrival, Outside};
@@ -19,14 +21,20 @@ use ambit_http::engine::{self, Prefixed, Speaks};
 use ambit_model::Text;
 use ambit_model::authorize::Source;
 use ambit_model::http::gateway::{Listener, ListenerSpeaks};
+use ambit_model::view::View;
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, normalise, tcp_listener};
+use ambit_tls::edge::EdgeAcceptor;
+use ambit_wire::hbone::proxy_protocol::{Decoded, decode};
 use ambit_words::ports;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::hello::{self, HELLO_TIMEOUT, ServerName};
 use crate::passage;
+use crate::secured::{self, has_certificate};
 use crate::thread::Thread;
 
 /// How sockets are opened that all threads listen at.
@@ -114,6 +122,27 @@ async fn accept(thread: Rc<Thread>, socket: std::net::TcpListener, port: u16, gu
     }
 }
 
+/// Reads where the client is, as a load balancer says it before the first byte; an error says why
+/// nobody believes it.
+async fn proxied(
+    stream: &mut BoxStream,
+    first: &mut BytesMut,
+) -> Result<Option<SocketAddr>, &'static str> {
+    loop {
+        match decode(first) {
+            Decoded::Header { bytes, source } => {
+                first.advance(bytes);
+                return Ok(source);
+            }
+            Decoded::Other => return Err("it does not begin with a PROXY protocol header"),
+            Decoded::More => {}
+        }
+        if !matches!(stream.read_buf(first).await, Ok(1..)) {
+            return Err("it ends within its PROXY protocol header");
+        }
+    }
+}
+
 /// Serves one connection from outside to its end.
 async fn serve(thread: Rc<Thread>, stream: TcpStream, from: SocketAddr, port: u16) {
     if thread.engine.is_closed() {
@@ -121,9 +150,24 @@ async fn serve(thread: Rc<Thread>, stream: TcpStream, from: SocketAddr, port: u1
         return tracing::debug!(%from, "a connection is refused: there is too much to do");
     }
     let here = thread.engine.position();
-    let view = here.view();
     let own = SocketAddr::new(here.instance(), port);
     let destination = stream.local_addr().map_or(own, normalise);
+    let (mut stream, mut from): (BoxStream, _) = (Box::new(stream), from);
+    if thread.shared.config.proxy_protocol {
+        let mut first = BytesMut::new();
+        let reading = proxied(&mut stream, &mut first);
+        let limit = thread.engine.settings().head_timeout;
+        let said = timeout(limit, reading).await;
+        match said.unwrap_or(Err("its PROXY protocol header does not come in time")) {
+            Ok(source) => from = source.unwrap_or(from),
+            Err(reason) => {
+                thread.shared.requests.refused("proxy_protocol");
+                return tracing::debug!(%from, port, reason, "a connection is refused");
+            }
+        }
+        stream = Box::new(Prefixed::new(first.freeze(), stream));
+    }
+    let view = here.view();
     let gateway = here.own(&view).cloned();
     let trusted_hops = thread.shared.config.trusted_proxies;
     let outside = Outside { trusted_hops, gateway, ..Outside::default() };
@@ -138,15 +182,13 @@ async fn serve(thread: Rc<Thread>, stream: TcpStream, from: SocketAddr, port: u1
     let Some(gateway) = here.gateway(&view).cloned() else { return };
     drop(view);
     if gateway.begins_with_tls(port) {
-        return secured(&thread, Box::new(stream), arrival).await;
+        return secured(&thread, stream, arrival).await;
     }
     match gateway.at(port).first().map(|it| &it.speaks) {
         Some(ListenerSpeaks::Http) => {
-            requests(&thread, arrival, Box::new(stream), Speaks::Http).await;
+            requests(&thread, arrival, stream, Speaks::Http).await;
         }
-        Some(_) => {
-            bytes(&thread, arrival, Box::new(stream), Bytes::new(), ServerName::Unknown).await
-        }
+        Some(_) => bytes(&thread, arrival, stream, Bytes::new(), ServerName::Unknown).await,
         None => {}
     }
 }
@@ -174,14 +216,66 @@ async fn secured(thread: &Rc<Thread>, mut stream: BoxStream, mut arrival: Arriva
             bytes(thread, arrival, stream, first.freeze(), name).await
         }
         ListenerSpeaks::Https(_) | ListenerSpeaks::Tls(_) => {
-            let _stream = Prefixed::new(first.freeze(), stream);
-            terminate(&listener);
+            let stream = Prefixed::new(first.freeze(), stream);
+            terminate(thread, arrival, stream, &listener).await;
         }
         ListenerSpeaks::Http | ListenerSpeaks::Tcp => {}
     }
 }
 
-fn terminate(_listener: &Listener) {}
+/// Ends the TLS of a connection, and serves what is inside.
+async fn terminate(
+    thread: &Rc<Thread>,
+    mut arrival: Arrival,
+    stream: Prefixed,
+    listener: &Listener,
+) {
+    let (from, port) = (arrival.client, arrival.destination.port());
+    let refused = |why, reason: &str| {
+        thread.shared.requests.refused(why);
+        tracing::debug!(%from, port, reason, "a connection is refused");
+    };
+    let mut handshaking = thread.served.handshakes.admit(from.ip().into()).await;
+    let accepting = async {
+        let acceptor = thread.acceptor(listener).await.map_err(|reason| ("certificate", reason))?;
+        let accepted = acceptor.accept(stream).await;
+        accepted.map_err(|error| ("tls", ambit_words::error_chain(&error)))
+    };
+    let accepted = tokio::select! {
+        biased;
+        _leave = poll_fn(|cx| handshaking.poll_leave(cx)) => {
+            return refused("handshakes", "too many TLS handshakes are under way");
+        }
+        accepted = accepting => accepted,
+    };
+    let (stream, peer) = match accepted {
+        Ok(accepted) => accepted,
+        Err((why, reason)) => return refused(why, &reason),
+    };
+    drop(handshaking);
+    arrival.scheme = Scheme::Https;
+    if let Some(outside) = &mut arrival.outside {
+        outside.certificate = peer.client.as_deref().map(secured::written);
+    }
+    let stream: BoxStream = Box::new(stream);
+    if let ListenerSpeaks::Https(_) = listener.speaks {
+        let is_http2 = peer.alpn.as_deref() == Some("h2");
+        let speaks = if is_http2 { Speaks::Http2 } else { Speaks::Http };
+        return requests(thread, arrival, stream, speaks).await;
+    }
+    let name = ServerName::Known(peer.server_name.as_deref().map(str::to_owned));
+    bytes(thread, arrival, stream, Bytes::new(), name).await;
+}
+
+impl Thread {
+    /// What accepts TLS for a listener. A certificate that was just named may be under way.
+    async fn acceptor(&self, listener: &Listener) -> Result<EdgeAcceptor, String> {
+        let own = self.shared.config.own_service();
+        let known = |view: &View| has_certificate(view, &own, listener).then_some(());
+        wait_for_view(&self.shared.mesh, known).await;
+        self.acceptors.of(&self.engine.position().view(), &own, listener)
+    }
+}
 
 /// Serves the requests of a connection.
 async fn requests(thread: &Rc<Thread>, arrival: Arrival, stream: BoxStream, speaks: Speaks) {

@@ -14,6 +14,7 @@
 //! | `worker` | one data-plane thread, from its start to its end |
 //! | `tunnels` | a waypoint's listener: tunnels of other proxies, and what becomes of each |
 //! | `edge` | a gateway's listeners: connections from outside, and what becomes of each |
+//! | `secured` | TLS that ends at a gateway |
 //! | `thread` | what the connections of a thread share |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
 //! | `passage`, `refused` | connections that are no HTTP, and why they come to nothing |
@@ -53,6 +54,7 @@ mod position;
 mod possible;
 mod refused;
 mod reports;
+mod secured;
 mod shared;
 mod telemetry;
 mod thread;

@@ -9,6 +9,7 @@ use ambit_http::engine::Engine;
 
 use crate::passage::Patience;
 use crate::position::Here;
+use crate::secured::Acceptors;
 use crate::shared::Shared;
 
 /// What the connections of a thread use.
@@ -17,6 +18,8 @@ pub(crate) struct Thread {
     pub(crate) plane: Rc<Plane>,
     pub(crate) served: Rc<Served>,
     pub(crate) engine: Rc<Engine<Here>>,
+    /// What accepts TLS at a gateway.
+    pub(crate) acceptors: Acceptors,
 }
 
 impl Thread {

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::config::Place;
 use crate::edge::OF_THREADS;
 use crate::position::Here;
+use crate::secured::Acceptors;
 use crate::shared::Shared;
 use crate::thread::Thread;
 use crate::{edge, health, tunnels};
@@ -83,7 +84,10 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: Option<std::net::TcpListe
     let here = Here::new(shared.clone(), plane.clone(), served.clone());
     let engine = Engine::new(here, shared.config.engine.clone(), everything.guard());
     let mut stopping = shared.stopping.subscribe();
-    let thread = Rc::new(Thread { shared, plane: plane.clone(), served: served.clone(), engine });
+    let (plane_of_all, served_of_all) = (plane.clone(), served.clone());
+    let acceptors = Acceptors::default();
+    let thread =
+        Rc::new(Thread { shared, plane: plane_of_all, served: served_of_all, engine, acceptors });
     let (tidying, engine) = (thread.engine.clone(), thread.engine.clone());
     tokio::task::spawn_local(async move { tidying.keep_tidy().await });
     let watching = thread.engine.clone();

@@ -12,7 +12,7 @@ pub const POSITION: &str = "AMBIT_POSITION";
 /// What that says of a gateway at the edge.
 pub const POSITION_GATEWAY: &str = "gateway";
 /// Those of a waypoint.
-pub const WAYPOINT: [&str; 28] = [
+pub const WAYPOINT: [&str; 29] = [
     "AMBIT_ACCESS_LOG",
     "AMBIT_ACCESS_LOG_FORMAT",
     "AMBIT_BODY_TIMEOUT",
@@ -36,6 +36,7 @@ pub const WAYPOINT: [&str; 28] = [
     "AMBIT_OVERLOAD_LAG",
     "AMBIT_PATH_NORMALIZATION",
     POSITION,
+    "AMBIT_PROXY_PROTOCOL",
     "AMBIT_READINESS_ADDRESS",
     "AMBIT_STREAM_IDLE_TIMEOUT",
     "AMBIT_TRACE_SAMPLING",

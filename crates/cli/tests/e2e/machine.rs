@@ -82,10 +82,15 @@ pub(crate) struct Machine {
 impl Machine {
     /// Brings the application up.
     pub(crate) fn up(name: &'static str, mesh: Mesh, flags: &[&str]) -> Self {
+        Self::up_with(name, mesh, flags, "")
+    }
+
+    /// Brings the application up, and more beside it.
+    pub(crate) fn up_with(name: &'static str, mesh: Mesh, flags: &[&str], more: &str) -> Self {
         let machine = Self::none(name);
         let mut words = vec!["up", "-", "--detach"];
         words.extend(flags);
-        let said = machine.ambit_with(&words, &app(mesh));
+        let said = machine.ambit_with(&words, &format!("{}\n---\n{more}", app(mesh)));
         assert!(said.status.success(), "ambit up: {}", said.err);
         if mesh == Mesh::On {
             machine.wait_until_meshed();

@@ -29,6 +29,7 @@ mod experiments;
 mod findings;
 #[path = "../shared/followed.rs"]
 mod followed;
+mod gateway;
 mod greed;
 mod held;
 mod inputs;

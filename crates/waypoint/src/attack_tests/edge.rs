@@ -9,7 +9,7 @@ use std::time::Duration;
 use ambit_model::http::bytes::{BytesBackend, BytesRule, ServerNameMatch};
 use ambit_model::http::gateway::{HostMatch, HostRules, Listener, ListenerSpeaks};
 use ambit_model::http::policy::{
-    Action as Effect, RequestPolicy, RequestRule, SourceMatch, Values,
+    Action as Effect, ClientMatch, RequestPolicy, RequestRule, Values,
 };
 use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
@@ -137,7 +137,7 @@ fn what_a_client_from_outside_says_of_itself_is_not_passed_on() {
 /// Nobody from this block may ask.
 fn closed_to(block: &str) -> RequestPolicy {
     let blocks = Values { any_of: vec![block.parse().unwrap()], none_of: Vec::new() };
-    let from = vec![SourceMatch { remote_ip_blocks: blocks, ..SourceMatch::default() }];
+    let from = vec![ClientMatch { remote_ip_blocks: blocks, ..ClientMatch::default() }];
     let rules = vec![RequestRule { from, ..RequestRule::default() }];
     let key = PolicyName::new("app", "test");
     RequestPolicy { key, action: Effect::Deny, is_dry_run: false, rules, condition: None }
@@ -165,6 +165,25 @@ fn only_proxies_that_are_believed_say_where_a_client_is() {
     // Fewer have spoken than are believed: it is the connection's own address.
     check("2", "192.0.2.1", "127.0.0.0/8", 403);
     check("1", "no address", "127.0.0.0/8", 403);
+}
+
+#[test]
+fn a_load_balancer_says_where_a_client_is_if_that_is_asked_for() {
+    let listeners = || vec![http("web", PORT, None, leads_to(HTTP))];
+    run_gateway(&["--proxy-protocol"], listeners(), async |world| {
+        let heads = heads_of(world, HTTP);
+        let line = b"PROXY TCP4 192.0.2.7 10.0.0.1 1234 80\r\n";
+        let answer = world.ask_gateway(PORT, &[&line[..], &get("web", "")].concat()).await;
+        assert!(answer.ends_with("fine"), "{answer}");
+        assert!(heads.borrow()[0].contains("x-forwarded-for: 192.0.2.7\r\n"));
+        let bare = world.ask_gateway(PORT, &get("web", "")).await;
+        assert_eq!(bare, "", "who goes around the load balancer is refused");
+    });
+    run_gateway(&[], listeners(), async |world| {
+        let line = b"PROXY TCP4 192.0.2.7 10.0.0.1 1234 80\r\n";
+        let answer = world.ask_gateway(PORT, &[&line[..], &get("web", "")].concat()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    });
 }
 
 #[test]
