@@ -25,6 +25,8 @@ const TCP_OVER_V6: u8 = 0x21;
 const TEXT_START: &[u8] = b"PROXY ";
 /// Longest line of version 1, with its end.
 const TEXT_BYTES_MAX: usize = 107;
+/// Longest header that is read; one with every known field is shorter.
+pub const HEADER_BYTES_MAX: usize = 4096;
 /// Signature, command, family and length of version 2.
 const FIXED_BYTES: usize = SIGNATURE.len() + 4;
 
@@ -70,6 +72,9 @@ fn decode_binary(bytes: &[u8]) -> Decoded {
         return Decoded::Other;
     }
     let whole = FIXED_BYTES + usize::from(length);
+    if whole > HEADER_BYTES_MAX {
+        return Decoded::Other;
+    }
     let Some(body) = bytes.get(FIXED_BYTES..whole) else { return Decoded::More };
     if command == VERSION_AND_LOCAL {
         return Decoded::Header { bytes: whole, source: None };
@@ -253,7 +258,12 @@ mod tests {
         let header = |rest: &[u8]| decode(&[&SIGNATURE[..], rest].concat());
         assert_eq!(header(&[0x20, 0, 0, 0]), Decoded::Header { bytes: 16, source: None });
         assert_eq!(header(&[0x21, 0, 0, 0]), Decoded::Header { bytes: 16, source: None });
-        for rest in [&[0x31, 0x11, 0, 0][..], &[0x21, 0x11, 0, 2, 1, 2], &[0x21, 0x12, 0, 0]] {
+        for rest in [
+            &[0x31, 0x11, 0, 0][..],
+            &[0x21, 0x11, 0, 2, 1, 2],
+            &[0x21, 0x12, 0, 0],
+            &[0x21, 0x11, 0xff, 0],
+        ] {
             assert_eq!(header(rest), Decoded::Other, "{rest:?}");
         }
         assert_eq!(header(&[0x21, 0x11, 0, 12, 1]), Decoded::More);
