@@ -165,17 +165,18 @@ fn bound(store: &Store, target: &Target) -> Bound {
         Target::Gateway(name) => {
             let full = format!("{}/{}", name.namespace, name.name);
             let object = format!("Gateway.gateway.networking.k8s.io:{full}");
-            let (reason, message) = match store.gateways().is_waypoint(name) {
+            let (reason, message) = match store.gateways().is_ours(name) {
                 true => ("Accepted", format!("bound to {full}")),
-                false => ("TargetNotFound", format!("there is no waypoint {full}")),
+                false => ("TargetNotFound", format!("there is no waypoint or gateway {full}")),
             };
             Bound { object, reason, message }
         }
         Target::GatewayClass(name) => {
             let object = format!("GatewayClass.gateway.networking.k8s.io:{name}");
-            let (reason, message) = match store.gateways().is_of_waypoints(name) {
+            let gateways = store.gateways();
+            let (reason, message) = match gateways.position(name).is_some() {
                 true => ("Accepted", format!("bound to {name}")),
-                false => ("TargetNotFound", format!("{name} is no class of waypoints")),
+                false => ("TargetNotFound", format!("{name} is no class of waypoints or gateways")),
             };
             Bound { object, reason, message }
         }
@@ -183,11 +184,10 @@ fn bound(store: &Store, target: &Target) -> Bound {
 }
 
 fn of_parent(store: &Store, kind: ParentKind, name: &ObjectName) -> Bound {
-    let (kind_of, group, is_there) = match kind {
-        ParentKind::Service => ("Service", "core", store.service(name).is_some()),
-        ParentKind::ServiceEntry => {
-            ("ServiceEntry", "networking.istio.io", store.service_entry(name).is_some())
-        }
+    let kind_of = kind.kind().name();
+    let (group, is_there) = match kind {
+        ParentKind::Service => ("core", store.service(name).is_some()),
+        _ => ("networking.istio.io", store.service_entry(name).is_some()),
     };
     let full = format!("{}/{}", name.namespace, name.name);
     let object = format!("{kind_of}.{group}:{full}");

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_apiserver::ANSWER_TIMEOUT;
 use ambit_manifest::ObjectName;
+use ambit_model::names::ServiceName;
 use ambit_tls::token::{Claims, PodClaim, TokenError, TokenVerifier};
 use ambit_words::error_chain;
 use ambit_words::names::TOKEN_AUDIENCE;
@@ -75,6 +76,12 @@ impl Caller {
     pub(crate) fn is_waypoint(&self, world: &World) -> bool {
         let pod = self.pod.as_ref();
         pod.is_some_and(|pod| world.is_waypoint(&self.namespace, &self.service_account, pod))
+    }
+
+    /// The service of the gateway at the edge whose pod its pod is.
+    pub(crate) fn gateway(&self, world: &World) -> Option<ServiceName> {
+        let pod = self.pod.as_ref()?;
+        world.gateway_of(&self.namespace, &self.service_account, pod)
     }
 
     /// Whom its calls, streams and connections count for: its node, or its pod, which no node has

@@ -8,6 +8,7 @@
 
 mod authorizers;
 mod destination_rules;
+pub(crate) mod edge;
 mod entries;
 pub(crate) mod gateways;
 mod hosts;
@@ -41,6 +42,7 @@ use ambit_model::service::Service;
 use ambit_model::view::{Change, View};
 use ambit_model::workload::Workload;
 
+use self::edge::Edge;
 use self::http_services::Present;
 use self::records::Member;
 use self::request_policies::{Held, Scope};
@@ -95,6 +97,7 @@ struct Dirty {
     listings: BTreeSet<Listing>,
     routes: BTreeSet<RouteName>,
     parents: BTreeSet<ParentName>,
+    gateways: BTreeSet<ObjectName>,
 }
 
 /// Objects that list endpoints by address; each address may be its own workload.
@@ -117,6 +120,8 @@ pub(crate) struct Builder {
     listed_workloads: BTreeMap<Listing, BTreeSet<Text>>,
     conditions: BTreeMap<ObjectName, StatusCondition>,
     routings: BTreeMap<RouteName, Routing>,
+    /// The Gateways at the edge that the view has, each by the name of its service.
+    edges: BTreeMap<ObjectName, ServiceName>,
     /// The policies that waypoints enforce, and for which requests.
     request_policies: BTreeMap<PolicyName, (Scope, Arc<RequestPolicy>)>,
 }
@@ -135,6 +140,7 @@ impl Builder {
             listed_workloads: BTreeMap::new(),
             conditions: BTreeMap::new(),
             routings: BTreeMap::new(),
+            edges: BTreeMap::new(),
             request_policies: BTreeMap::new(),
         }
     }
@@ -262,13 +268,13 @@ impl Builder {
             changes.extend(self.service_change(name));
         }
         let mut parted = BTreeSet::new();
-        for member in dirty.members {
+        for member in std::mem::take(&mut dirty.members) {
             let uid = self.store.uid(&self.mesh, &member);
             let built = self.member(&member);
             parted.extend(self.with_subsets(&uid, built.as_ref()));
             changes.extend(self.workload_change(uid, built));
         }
-        changes.extend(self.listing_changes(dirty.listings));
+        changes.extend(self.listing_changes(std::mem::take(&mut dirty.listings)));
         changes.extend(removed);
         for change in &changes {
             self.view.apply(change.clone());
@@ -276,7 +282,7 @@ impl Builder {
         let (of_policies, removed, held) = self.policy_changes(&dirty.policies);
         dirty.services.extend(held);
         dirty.services.extend(parted);
-        let of_services = self.http_changes(dirty.services, dirty.routes, dirty.parents);
+        let of_services = self.http_changes(dirty);
         let of_requests: Vec<Change> =
             of_policies.into_iter().chain(of_services).chain(removed).collect();
         for change in &of_requests {
@@ -345,14 +351,10 @@ impl Builder {
         held.map(|service| service.key.clone()).collect()
     }
 
-    /// What changes of requests to services. Routes are read again where they or what they refer to
-    /// changed, so this comes after the services.
-    fn http_changes(
-        &mut self,
-        mut services: BTreeSet<ServiceName>,
-        mut routes: BTreeSet<RouteName>,
-        mut parents: BTreeSet<ParentName>,
-    ) -> Vec<Change> {
+    /// What changes of requests to services, and of gateways at the edge. Routes are read again
+    /// where they or what they refer to changed, so this comes after the services.
+    fn http_changes(&mut self, dirty: Dirty) -> Vec<Change> {
+        let Dirty { mut services, mut routes, mut parents, mut gateways, .. } = dirty;
         let mut routed = BTreeSet::new();
         for name in &services {
             routes.extend(self.store.routes().referring_to(&name.hostname).cloned());
@@ -390,9 +392,38 @@ impl Builder {
                         |host: &String| ServiceName::new(object.namespace.clone(), host.as_str());
                     services.extend(hosts.map(name));
                 }
+                ParentKind::Gateway => {
+                    services.insert(self.store.gateways().service_of(&self.mesh, &object));
+                    gateways.insert(object);
+                }
             }
         }
-        services.into_iter().filter_map(|name| self.http_change(name)).collect()
+        let services: Vec<Change> =
+            services.into_iter().filter_map(|name| self.http_change(name)).collect();
+        services.into_iter().chain(self.gateway_changes(gateways)).collect()
+    }
+
+    /// What changes of gateways at the edge.
+    fn gateway_changes(&mut self, names: BTreeSet<ObjectName>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for name in names {
+            let built = Edge::find(&self.store, &name).map(|edge| {
+                let service = self.store.gateways().service_of(&self.mesh, &name);
+                edge.build(&self.store, &self.routings, service)
+            });
+            let old = match &built {
+                Some(built) => self.edges.insert(name, built.service.clone()),
+                None => self.edges.remove(&name),
+            };
+            let is_other = |old: &ServiceName| built.as_ref().is_none_or(|it| it.service != *old);
+            changes.extend(old.filter(is_other).map(Change::RemoveGateway));
+            if let Some(built) = built {
+                let known = self.view.gateway(&built.service);
+                let is_news = known.is_none_or(|known| **known != built);
+                changes.extend(is_news.then(|| Change::Gateway(Arc::new(built))));
+            }
+        }
+        changes
     }
 
     /// What is there for routes to refer to.
@@ -449,7 +480,13 @@ impl Builder {
             policies.map(|(name, (_, policy))| (name.clone(), &**policy)).unzip();
         let authorizers = authorizers::of_policies(&self.present(), held_policies.into_iter());
         let authentication = self.store.authentication(&self.mesh, &held);
-        let routes = || self.store.routes().of_parent(&owner).map(|(name, _)| name);
+        let edge = gateways.edge_behind(&self.mesh, &name);
+        let edge = edge.map(|edge| (ParentKind::Gateway, edge.clone()));
+        let parents = || [&owner].into_iter().chain(&edge);
+        let routes = || {
+            let attached = parents().flat_map(|parent| self.store.routes().of_parent(parent));
+            attached.map(|(name, _)| name)
+        };
         let traffic = self.store.traffic_policies();
         let rate_limits = traffic.rate_limits(&self.mesh, &held, routes());
         let limits = traffic.limits(&self.mesh, &held, routes());

@@ -11,8 +11,10 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::Position;
 use ambit_model::Text;
 use ambit_model::identity::Identity;
+use ambit_model::names::ServiceName;
 use ambit_model::view::Change;
 use ambit_tls::token::PodClaim;
 use ambit_wire::xds::resources::Resources;
@@ -155,6 +157,24 @@ impl World {
                 && state.may_run(pod)
                 && store.gateways().of_pod(namespace, pod).is_some()
         })
+    }
+
+    /// The service of the gateway at the edge whose pod this pod of a token is.
+    pub(crate) fn gateway_of(
+        &self,
+        namespace: &str,
+        account: &str,
+        claim: &PodClaim,
+    ) -> Option<ServiceName> {
+        if !self.is_waypoint(namespace, account, claim) {
+            return None;
+        }
+        let builder = self.read();
+        let (store, gateways) = (builder.store(), builder.store().gateways());
+        let (pod, _) = store.pod(&ObjectName::new(namespace, &claim.name))?;
+        let (gateway, position) = gateways.of_pod(namespace, pod)?;
+        let gateway = ObjectName::new(namespace, gateway);
+        (position == Position::Edge).then(|| gateways.service_of(builder.mesh(), &gateway))
     }
 
     /// The pods of Gateways that have a node, with their uid, account and node.

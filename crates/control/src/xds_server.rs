@@ -379,6 +379,7 @@ impl StreamTask {
     fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<(), End> {
         let is_first = self.stream.node().is_none();
         let resources = self.resources.borrow_and_update().clone();
+        self.check_gateway(&request)?;
         let refused = self.stream.receive(request, &resources);
         let rejection =
             refused.map_err(|error| End::Told(Status::invalid_argument(error_chain(&error))))?;
@@ -418,6 +419,25 @@ impl StreamTask {
             Some(it) => Err(End::Told(Status::permission_denied(format!(
                 "nobody is sent all {} resources; subscribe to those that you serve, by name",
                 type_name(it.resource_type)
+            )))),
+            None => Ok(()),
+        }
+    }
+
+    /// What a gateway at the edge serves is sent to its own pods alone. Without authentication
+    /// nobody proves anything, here as elsewhere.
+    fn check_gateway(&self, request: &DeltaDiscoveryRequest) -> Result<(), End> {
+        if request.type_url != ResourceType::Gateway.url() {
+            return Ok(());
+        }
+        let Some(caller) = &self.caller else { return Ok(()) };
+        let own = caller.gateway(&self.discovery.world).map(|own| own.to_string());
+        let mut others = request.resource_names_subscribe.iter();
+        match others.find(|name| own.as_ref() != Some(name)) {
+            Some(name) => Err(End::Told(Status::permission_denied(format!(
+                "{} is no pod of the gateway {name:?}, whose listeners and routes are sent to its \
+                 own pods alone",
+                caller.account_holder()
             )))),
             None => Ok(()),
         }
@@ -534,15 +554,19 @@ mod tests {
     use ambit_model::workload::Workload;
     use ambit_net::drain::Drain;
     use ambit_net::grpc::messages::{Limit, framed};
+    use base64::Engine as _;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
     use bytes::Bytes;
     use futures::StreamExt as _;
     use http_body_util::{Full, StreamBody};
     use hyper::body::Frame;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio_stream::wrappers::ReceiverStream;
     use tonic::body::Body;
 
     use super::*;
+    use crate::callers::{Callers, Reviews};
+    use crate::kubernetes::fake::FakeApi;
     use crate::registry::{Event, PodStatus};
     use crate::view_builder::{Mesh, Vips};
     use ambit_manifest::{Kind, stored};
@@ -674,6 +698,85 @@ mod tests {
                     assert_eq!(status.code(), tonic::Code::PermissionDenied, "{names:?}");
                 }
                 (answer, _) => panic!("{names:?}: {answer:?}"),
+            }
+        }
+    }
+
+    /// A pod that is of a Gateway if it says so, and a token of it.
+    fn pod_of(api: &FakeApi, name: &str, of: &str, manager: &str) -> (Event, HeaderMap) {
+        let labels = json!({"gateway.networking.k8s.io/gateway-name": of.replace("-ambit", ""),
+            "gateway.istio.io/managed": manager, "pod-template-hash": "h"});
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": true,
+            "name": format!("{of}-h"), "uid": "r"});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "shop", "name": name, "uid": name, "labels": labels,
+                "ownerReferences": [owner]},
+            "spec": {"nodeName": "node-1", "serviceAccountName": of, "containers": []}});
+        let exp = SystemTime::now() + Duration::from_secs(600);
+        let exp = exp.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let body = json!({"aud": ["istio-ca"], "exp": exp, "name": name}).to_string();
+        let token = format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(body));
+        let user = format!("system:serviceaccount:shop:{of}");
+        let extra = json!({"authentication.kubernetes.io/pod-name": [name],
+            "authentication.kubernetes.io/pod-uid": [name]});
+        let user = json!({"username": user, "extra": extra});
+        let review = json!({"authenticated": true, "audiences": ["istio-ca"], "user": user});
+        api.review(&token, review);
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", format!("Bearer {token}").parse().unwrap());
+        (Event::Put(stored(Kind::Pod, pod.to_string().as_bytes()).unwrap()), headers)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_gateway_serves_is_sent_to_its_own_pods_alone() {
+        let (drain, api) = (Drain::new(), FakeApi::default());
+        let mut discovery = discovery(&drain);
+        let world = discovery.world.clone();
+        let callers = Callers::Reviewed(Arc::new(Reviews::new(api.client())));
+        let trusted_accounts = vec![("shop".into(), "node".into())];
+        discovery.authentication =
+            Some(Authentication { callers, world: world.clone(), trusted_accounts });
+        let gateway = |name: &str, class: &str, listener: Value| {
+            let gateway = json!({"apiVersion": "", "kind": "Gateway",
+                "metadata": {"namespace": "shop", "name": name},
+                "spec": {"gatewayClassName": class, "listeners": [listener]}});
+            Event::Put(stored(Kind::Gateway, gateway.to_string().as_bytes()).unwrap())
+        };
+        let web = || json!({"name": "web", "protocol": "HTTP", "port": 80});
+        let mesh = json!({"name": "mesh", "protocol": "HBONE", "port": 15008});
+        world.apply(vec![
+            gateway("one", "ambit", web()),
+            gateway("two", "ambit", web()),
+            gateway("way", "ambit-waypoint", mesh),
+        ]);
+        let (edge, way) = ("istio.io-gateway-controller", "istio.io-mesh-controller");
+        let one = "shop/one-ambit.shop.svc.cluster.local";
+        for (name, of, manager, asked, expected) in [
+            ("one-1", "one-ambit", edge, vec![one], true),
+            ("two-1", "two-ambit", edge, vec![one], false),
+            ("two-2", "two-ambit", edge, vec!["shop/two-ambit.shop.svc.cluster.local", one], false),
+            ("way-1", "way", way, vec![one], false),
+            ("way-2", "way", way, vec!["shop/way.shop.svc.cluster.local"], false),
+            ("node-1", "node", "", vec![one], false),
+            ("one-2", "one-ambit", edge, vec!["*"], false),
+        ] {
+            let (pod, headers) = pod_of(&api, name, of, manager);
+            world.apply(vec![pod]);
+            let request = DeltaDiscoveryRequest {
+                type_url: ResourceType::Gateway.url().to_owned(),
+                resource_names_subscribe: asked.iter().map(|it| (*it).to_owned()).collect(),
+                ..DeltaDiscoveryRequest::default()
+            };
+            let frames = futures::stream::iter([Ok::<_, Status>(Frame::data(framed(&request)))]);
+            let frames = frames.chain(futures::stream::pending());
+            let requests = messages(Body::new(StreamBody::new(frames)));
+            let (mut answers, _) = discovery.follow(headers, requests, None).await.unwrap();
+            match answers.recv().await.unwrap() {
+                Ok(answer) => assert!(expected && answer.resources.len() == 1, "{name} {asked:?}"),
+                Err(status) => {
+                    assert_eq!(status.code(), tonic::Code::PermissionDenied, "{name}");
+                    assert!(!expected && status.message().contains("own pods alone"), "{status}");
+                }
             }
         }
     }

@@ -2,10 +2,11 @@
 //!
 //! A Gateway of a waypoint's class asks for pods that judge and route requests inside the mesh;
 //! this file reads what it says and judges its listeners. One of an edge class asks for pods that
-//! take what comes from outside; [`listeners`] judges those. [`crate::waypoint`] writes the objects
-//! that come of either. Gateways of other classes are read and belong to other controllers.
+//! take what comes from outside; [`listeners`] judges those, and [`attach`] says which routes they
+//! take. [`crate::waypoint`] writes the objects that come of either. Gateways of other classes are read and belong to other controllers.
 //! Nothing here may accept a listener that is not served.
 
+pub mod attach;
 pub mod listeners;
 mod tls;
 

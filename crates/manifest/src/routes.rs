@@ -73,6 +73,13 @@ pub(crate) fn read_known<T: DeserializeOwned>(value: Value) -> Result<(T, Vec<St
     Ok((read, unknown))
 }
 
+impl<R: Default> RouteSpec<R> {
+    /// The hosts for which it is asked at a Gateway; none for all of a listener's.
+    pub fn hosts(&self) -> &[String] {
+        &self.hostnames
+    }
+}
+
 impl RouteSpec<HttpRouteRule> {
     /// All backends and mirrors.
     pub fn backends(&self) -> impl Iterator<Item = &BackendRef> {
@@ -532,6 +539,14 @@ pub struct GrantFrom {
     pub(crate) kind: String,
     /// Their namespace.
     pub(crate) namespace: String,
+}
+
+impl GrantFrom {
+    /// The Gateways of a namespace.
+    pub fn of_gateways(namespace: &str) -> Self {
+        let (group, kind) = (GROUP.to_owned(), "Gateway".to_owned());
+        Self { group, kind, namespace: namespace.to_owned() }
+    }
 }
 
 /// Objects that may be referred to.

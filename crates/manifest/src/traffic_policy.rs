@@ -106,8 +106,8 @@ pub struct Target {
     pub rule: Option<Text>,
 }
 
-/// For which requests a policy at a route has no effect: those to services of other namespaces.
-/// What limits them is written where the service is.
+/// For which requests a policy at a route has no effect: those to services, or through Gateways, of
+/// other namespaces. What limits them is written where those are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithoutEffect {
     /// What to say of it.
@@ -163,8 +163,8 @@ impl WithoutEffect {
         let named: Vec<String> =
             elsewhere.map(|it| format!("`{}/{}`", it.namespace, it.name)).collect();
         let message = format!(
-            "it has no effect on requests to {}: a service is limited by policies of its own \
-             namespace alone",
+            "it has no effect on requests to {}: a service or Gateway is limited by policies of its \
+             own namespace alone",
             named.join(", ")
         );
         (!named.is_empty()).then_some(Self { message, is_whole: named.len() == parents.len() })

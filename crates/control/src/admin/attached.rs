@@ -8,7 +8,6 @@ use ambit_words::labels::USE_WAYPOINT_CANARY;
 
 use crate::attached::{self, Fronted};
 use crate::view_builder::http_services::RESOLVED_WAYPOINTS;
-use crate::view_builder::routes::parent_name;
 use crate::view_builder::{Builder, http_services};
 
 /// Canaries that get nothing.
@@ -20,14 +19,10 @@ pub(super) fn canaries(builder: &Builder) -> Vec<Finding> {
         let binding = store.binding(&parent)?;
         let (canary, share) = binding.canary?;
         let unfit = share.err()?;
-        let kind = match parent.0 {
-            ParentKind::Service => Kind::Service,
-            ParentKind::ServiceEntry => Kind::ServiceEntry,
-        };
         Some(Finding {
             severity: Severity::Warning,
             rule: "canary".into(),
-            object: object(kind, &parent.1),
+            object: object(parent.0.kind(), &parent.1),
             what: format!(
                 "the canary waypoint {} that {USE_WAYPOINT_CANARY} names {}: all connections go \
                  to the waypoint {}",
@@ -55,12 +50,11 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     let routes = store.routes().iter().flat_map(|(name, route)| {
         let routing = builder.routing(name);
         let conditions = routing.map(|it| http_services::conditions(store, route, it));
-        let parents = route.parents().into_iter().zip(conditions.unwrap_or_default());
-        let unread = parents.filter_map(|(parent, (_, conditions))| {
+        let parents = conditions.unwrap_or_default().into_iter();
+        let unread = parents.filter_map(|(parent, conditions)| {
             let is_unread =
                 |it: &StatusCondition| it.kind == RESOLVED_WAYPOINTS && it.status == "False";
             let condition = conditions.into_iter().find(is_unread)?;
-            let (_, parent) = parent_name(&parent);
             Some(Finding {
                 severity: Severity::Warning,
                 rule: "route-waypoint".into(),

@@ -12,6 +12,7 @@ use ambit_manifest::gateway::Unbound;
 use ambit_manifest::istio::WorkloadSelector;
 use ambit_manifest::policy::{self, named_namespaces};
 use ambit_manifest::remarks::Remark;
+use ambit_manifest::routing::ParentKind;
 use ambit_manifest::{BUILT_IN_NAMESPACES, Kind, ObjectName, meant_label};
 use ambit_model::workload::WorkloadKind;
 use ambit_wire::admin::{Finding, Severity};
@@ -20,6 +21,7 @@ use ambit_words::names::MESH_CONFIG_MAP;
 
 use super::{admission, attached, authentications, conflicts, gateways};
 use crate::view_builder::Builder;
+use crate::view_builder::edge::Edge;
 use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::http_services;
 use crate::view_builder::records::PodRecord;
@@ -257,7 +259,14 @@ fn routes(builder: &Builder) -> Vec<Finding> {
                 what: format!("spec.parentRefs[{}]: {what}", parent.index),
                 remedy: remedy.to_owned(),
             };
-            if let Err(why) = http_services::attaches(store, routing, &parent) {
+            if parent.kind == ParentKind::Gateway {
+                let name = ObjectName::new(parent.namespace, parent.name);
+                let edge = Edge::find(store, &name);
+                if let Some(Err(why)) = edge.map(|edge| edge.attach(store, route, &parent)) {
+                    let what = format!("{}: nothing routes by it", why.message);
+                    found.push(warning("route-parent", what, "correct the route or the Gateway"));
+                }
+            } else if let Err(why) = http_services::attaches(store, routing, &parent) {
                 let remedy = "correct the reference, or add what it names";
                 let what = format!("{why}: nothing routes by it");
                 found.push(warning("route-parent", what, remedy));

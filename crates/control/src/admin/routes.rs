@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 
-use ambit_manifest::routing::ParentKind;
 use ambit_manifest::virtual_service::VirtualService;
 use ambit_manifest::{Kind, ObjectName, honoured};
 use ambit_model::Text;
@@ -18,7 +17,6 @@ use ambit_wire::admin;
 use super::effects;
 use crate::view_builder::Builder;
 use crate::view_builder::http_services;
-use crate::view_builder::routes::parent_name;
 
 /// There is no such service.
 #[derive(Debug, thiserror::Error)]
@@ -34,32 +32,17 @@ pub(super) fn routes(builder: &Builder, namespace: Option<&str>) -> Vec<admin::R
         let name: &ambit_manifest::ObjectName = name;
         let routing = builder.routing(&(*kind, name.clone()))?;
         let conditions = http_services::conditions(builder.store(), route, routing);
-        let parents = route.parents().into_iter().zip(conditions).map(|(parent, (_, all))| {
-            let (kind, name) = parent_name(&parent);
-            let kind = match kind {
-                ParentKind::Service => "Service",
-                ParentKind::ServiceEntry => "ServiceEntry",
-            };
-            admin::RouteParent {
-                kind: kind.into(),
-                name: format!("{}/{}", name.namespace, name.name),
-                conditions: all.iter().map(super::lists::condition).collect(),
-            }
-        });
-        let gateways = route.gateways().into_iter().map(|(name, _)| admin::RouteParent {
-            kind: "Gateway".into(),
-            conditions: http_services::at_gateway(builder.store(), &name)
-                .iter()
-                .map(super::lists::condition)
-                .collect(),
-            name: format!("{}/{}", name.namespace, name.name),
+        let parents = conditions.into_iter().map(|(parent, all)| admin::RouteParent {
+            kind: parent.kind.kind().name().into(),
+            name: format!("{}/{}", parent.namespace, parent.name),
+            conditions: all.iter().map(super::lists::condition).collect(),
         });
         Some(admin::Route {
             kind: kind.name().into(),
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
             rules: routing.rule_count(),
-            parents: parents.chain(gateways).collect(),
+            parents: parents.collect(),
         })
     };
     let virtual_services = builder.store().virtual_services().iter();

@@ -1,4 +1,5 @@
-//! Makes the GatewayClasses of waypoints, and says in their status what waypoints can do.
+//! Makes the GatewayClasses of waypoints and of gateways at the edge, and says in their status what
+//! these can do.
 //!
 //! A class that is there is accepted only if it names our controller. Which version of the Gateway
 //! API a cluster has is written on its definitions; `SupportedVersion` says whether we know it.
@@ -22,7 +23,7 @@ const DEFINITION: &str = "gatewayclasses.gateway.networking.k8s.io";
 const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 1..=6;
 /// What the Gateway API calls the features of waypoints, sorted. `cargo xtask e2e conformance`
 /// tests each of them. Those that begin with `Mesh` are not among them: they are not for a class.
-const FEATURES: [&str; 7] = [
+const OF_WAYPOINTS: [&str; 7] = [
     "GRPCRoute",
     "HTTPRoute",
     "HTTPRoute303RedirectStatusCode",
@@ -31,23 +32,45 @@ const FEATURES: [&str; 7] = [
     "HTTPRouteParentRefPort",
     "HTTPRouteResponseHeaderModification",
 ];
+/// What the Gateway API calls the features of gateways at the edge, sorted.
+const OF_EDGES: [&str; 4] = ["GRPCRoute", "Gateway", "HTTPRoute", "ReferenceGrant"];
+/// All classes, each with its controller, what it is for, and its features.
+const CLASSES: [(&str, &str, &str, &[&str]); 3] = [
+    of_waypoints(gateway::CLASSES[0]),
+    of_waypoints(gateway::CLASSES[1]),
+    (
+        gateway::AMBIT_EDGE,
+        gateway::EDGE_CONTROLLER,
+        "Gateways at the edge: what comes into the mesh from outside",
+        &OF_EDGES,
+    ),
+];
+
+const fn of_waypoints(
+    (name, controller): (&'static str, &'static str),
+) -> (&'static str, &'static str, &'static str, &'static [&'static str]) {
+    (name, controller, "Waypoints: layer 7 of the mesh", &OF_WAYPOINTS)
+}
 
 /// Makes the classes that are missing, and says in the others' status how they are. A cluster
 /// without the Gateway API has none: the answer is whether it has it.
 pub(super) async fn write(client: &Client, manager: &str) -> Result<bool, ApiError> {
     let classes: Api<DynamicObject> = Api::all_with(client.clone(), &istio(Kind::GatewayClass));
     let mut version = None;
-    for (name, controller) in gateway::CLASSES {
+    for (name, controller, description, features) in CLASSES {
         let there = match answer(classes.get_opt(name)).await {
             Ok(Some(there)) => there,
             Err(error) if error.is_not_found() => return Ok(false),
             Err(error) => return Err(error),
-            Ok(None) => match answer(classes.create(&as_us(), &class(name, controller))).await {
-                Ok(made) => made,
-                Err(error) if error.is_not_found() => return Ok(false),
-                Err(error) if error.is_conflict() => continue,
-                Err(error) => return Err(error),
-            },
+            Ok(None) => {
+                let class = class(name, controller, description);
+                match answer(classes.create(&as_us(), &class)).await {
+                    Ok(made) => made,
+                    Err(error) if error.is_not_found() => return Ok(false),
+                    Err(error) if error.is_conflict() => continue,
+                    Err(error) => return Err(error),
+                }
+            }
         };
         if there.data.pointer("/spec/controllerName") != Some(&json!(controller)) {
             continue;
@@ -58,7 +81,8 @@ pub(super) async fn write(client: &Client, manager: &str) -> Result<bool, ApiErr
         let before = there.data.get("status").cloned().unwrap_or_default();
         let generation = there.metadata.generation.unwrap_or_default();
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let after = status(&before, generation, version.as_deref().unwrap_or_default(), &now);
+        let version = version.as_deref().unwrap_or_default();
+        let after = status(&before, features, generation, version, &now);
         if after == before {
             continue;
         }
@@ -78,12 +102,12 @@ fn as_us() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-fn class(name: &str, controller: &str) -> DynamicObject {
+fn class(name: &str, controller: &str, description: &str) -> DynamicObject {
     let class = json!({
         "apiVersion": Kind::GatewayClass.api_versions()[0],
         "kind": Kind::GatewayClass.name(),
         "metadata": {"name": name},
-        "spec": {"controllerName": controller, "description": "Waypoints: layer 7 of the mesh"},
+        "spec": {"controllerName": controller, "description": description},
     });
     serde_json::from_value(class).expect("it has the form of an object")
 }
@@ -106,7 +130,7 @@ fn is_supported(version: &str) -> bool {
 
 /// The status of a class as it should be. Conditions of others stay, and times of what did not
 /// change.
-fn status(before: &Value, generation: i64, version: &str, now: &str) -> Value {
+fn status(before: &Value, features: &[&str], generation: i64, version: &str, now: &str) -> Value {
     let found = if version.is_empty() { "of an unknown version" } else { version };
     let (first, last) = (MINOR_VERSIONS.start(), MINOR_VERSIONS.end());
     let message = format!(
@@ -132,7 +156,7 @@ fn status(before: &Value, generation: i64, version: &str, now: &str) -> Value {
             None => conditions.push(condition),
         }
     }
-    let features: Vec<Value> = FEATURES.iter().map(|name| json!({"name": name})).collect();
+    let features: Vec<Value> = features.iter().map(|name| json!({"name": name})).collect();
     let mut after = if before.is_object() { before.clone() } else { json!({}) };
     after["conditions"] = json!(conditions);
     after["supportedFeatures"] = json!(features);
@@ -160,6 +184,9 @@ mod tests {
 
     #[test]
     fn a_class_says_what_it_can_and_keeps_what_others_say() {
+        let status = |before: &Value, generation, version: &str, now: &str| {
+            status(before, &OF_WAYPOINTS, generation, version, now)
+        };
         let other = json!({"type": "Other", "status": "True"});
         let first = status(&json!({"conditions": [other]}), 1, "v1.6.3", "t1");
         assert_eq!(first["conditions"][0], other);
@@ -169,7 +196,7 @@ mod tests {
         assert_eq!(told(&first, 1, "type") + &told(&first, 1, "status"), "AcceptedTrue");
         assert_eq!(told(&first, 2, "type") + &told(&first, 2, "status"), "SupportedVersionTrue");
         assert_eq!(first["supportedFeatures"][0]["name"], "GRPCRoute");
-        assert!(FEATURES.is_sorted());
+        assert!(CLASSES.iter().all(|(.., features)| features.is_sorted()));
         assert_eq!(status(&first, 1, "v1.6.3", "t2"), first, "nothing changed");
         let later = status(&first, 2, "v1.9.0", "t2");
         assert_eq!(told(&later, 1, "lastTransitionTime"), "t1");

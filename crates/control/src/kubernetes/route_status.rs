@@ -1,15 +1,17 @@
 //! Writes the state of a route or TrafficPolicy where its author looks: `status.parents` of
 //! HTTPRoute, GRPCRoute, TLSRoute and TCPRoute, `status.ancestors` of TrafficPolicy.
 //!
-//! There is one entry for each object that it attaches to, of our controller; entries of other
-//! controllers are left unchanged.
+//! There is one entry for each object that it attaches to, of one of our controllers: gateways at the
+//! edge have another than the mesh. Entries of other controllers are left unchanged.
 
 use std::collections::BTreeMap;
 
-use ambit_manifest::Kind;
+use ambit_manifest::gateway::EDGE_CONTROLLER;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::MESH_CONTROLLER;
+use ambit_manifest::routing::{Parent, ParentKind};
 use ambit_manifest::traffic_policy::POLICY_CONTROLLER;
+use ambit_manifest::{Kind, ObjectName};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
@@ -20,29 +22,42 @@ use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
 use crate::view_builder::http_services;
 use crate::view_builder::routes::RouteName;
+use crate::view_builder::store::Store;
 use crate::view_builder::traffic_policies;
 
-/// What is reported about a route or policy: its generation, and the conditions for each object
-/// that it attaches to, with the reference as it is written.
+/// What is reported about a route or policy.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RouteVerdict {
     generation: i64,
-    attached: Vec<(Value, Vec<StatusCondition>)>,
+    attached: Vec<Attached>,
+}
+
+/// What is reported about one object that it attaches to.
+#[derive(Debug, Clone, PartialEq)]
+struct Attached {
+    /// The reference as it is written.
+    reference: Value,
+    controller: &'static str,
+    conditions: Vec<StatusCondition>,
 }
 
 /// How a kind writes what it attaches to.
 struct Form {
     list: &'static str,
     reference: &'static str,
-    controller: &'static str,
+    /// The controllers whose entries are ours.
+    controllers: &'static [&'static str],
 }
 
 fn form(kind: Kind) -> Form {
     match kind {
         Kind::TrafficPolicy => {
-            Form { list: "ancestors", reference: "ancestorRef", controller: POLICY_CONTROLLER }
+            Form { list: "ancestors", reference: "ancestorRef", controllers: &[POLICY_CONTROLLER] }
         }
-        _ => Form { list: "parents", reference: "parentRef", controller: MESH_CONTROLLER },
+        _ => {
+            let controllers = &[MESH_CONTROLLER, EDGE_CONTROLLER];
+            Form { list: "parents", reference: "parentRef", controllers }
+        }
     }
 }
 
@@ -53,17 +68,34 @@ pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
         let routing = builder.routing(name)?;
         let generation = route.metadata().generation.unwrap_or_default();
         let parents = http_services::conditions(builder.store(), route, routing).into_iter();
-        let attached = parents.map(|(parent, conditions)| (json!(parent), conditions)).collect();
+        let parents = parents.filter(|(_, conditions)| !conditions.is_empty());
+        let attached = parents.map(|(parent, conditions)| Attached {
+            reference: json!(parent.written),
+            controller: controller(builder.store(), &parent),
+            conditions,
+        });
+        let attached = attached.collect();
         Some((name.clone(), RouteVerdict { generation, attached }))
     });
     let policies = builder.store().traffic_policies().iter().map(|(name, known)| {
         let generation = known.object.metadata.generation.unwrap_or_default();
         let targets = traffic_policies::conditions(builder, name, known).into_iter();
-        let attached = targets.map(|(target, condition)| (json!(target), vec![condition]));
+        let attached = targets.map(|(target, condition)| Attached {
+            reference: json!(target),
+            controller: POLICY_CONTROLLER,
+            conditions: vec![condition],
+        });
         let verdict = RouteVerdict { generation, attached: attached.collect() };
         ((Kind::TrafficPolicy, name.clone()), verdict)
     });
     verdicts.chain(policies).collect()
+}
+
+/// The controller that answers for a route at a parent.
+fn controller(store: &Store, parent: &Parent<'_>) -> &'static str {
+    let name = ObjectName::new(parent.namespace, parent.name);
+    let is_edge = parent.kind == ParentKind::Gateway && store.gateways().edge(&name).is_some();
+    if is_edge { EDGE_CONTROLLER } else { MESH_CONTROLLER }
 }
 
 /// Writes the state of one object, if it differs from what is written.
@@ -107,9 +139,10 @@ async fn patch(
 
 /// The entries of the list as they should be. Times of conditions that did not change stay.
 fn merged(form: &Form, before: &[Value], verdict: &RouteVerdict, now: &str) -> Vec<Value> {
-    let is_own = |entry: &&Value| entry["controllerName"] == form.controller;
+    let is_own =
+        |entry: &&Value| form.controllers.iter().any(|own| entry["controllerName"] == **own);
     let mut after: Vec<Value> = before.iter().filter(|it| !is_own(it)).cloned().collect();
-    for (reference, conditions) in &verdict.attached {
+    for Attached { reference, controller, conditions } in &verdict.attached {
         let known = before.iter().filter(is_own);
         let known = known.clone().find(|entry| entry[form.reference] == *reference);
         let known = known.and_then(|entry| entry["conditions"].as_array());
@@ -131,7 +164,7 @@ fn merged(form: &Form, before: &[Value], verdict: &RouteVerdict, now: &str) -> V
         };
         let conditions: Vec<Value> = conditions.iter().map(condition).collect();
         after.push(json!({
-            form.reference: reference, "controllerName": form.controller, "conditions": conditions,
+            form.reference: reference, "controllerName": controller, "conditions": conditions,
         }));
     }
     after
@@ -151,7 +184,11 @@ mod tests {
         };
         let verdict = |generation, status| RouteVerdict {
             generation,
-            attached: vec![(json!({"name": "web"}), vec![condition(status)])],
+            attached: vec![Attached {
+                reference: json!({"name": "web"}),
+                controller: MESH_CONTROLLER,
+                conditions: vec![condition(status)],
+            }],
         };
         let form = form(Kind::HttpRoute);
         let merged = |before: &[Value], verdict: &RouteVerdict, now| {

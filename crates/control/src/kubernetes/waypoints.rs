@@ -1,7 +1,8 @@
-//! Makes the objects of waypoints in a cluster, and says in their Gateways' status how they are.
+//! Makes the objects of waypoints and of gateways at the edge in a cluster, and says in their
+//! Gateways' status how they are.
 //!
-//! Each Gateway of a waypoint's class has a ServiceAccount, a Service, a Deployment and a
-//! PodDisruptionBudget of its name, written by server-side apply under a field manager of its own:
+//! Each Gateway of our classes has a ServiceAccount, a Service, a Deployment and a
+//! PodDisruptionBudget of its own, written by server-side apply under a field manager of its own:
 //! fields of others, such as the number of replicas, stay theirs. They belong to the Gateway, so
 //! the cluster deletes them with it. Patches change them before they are written
 //! ([`parameters`](super::parameters)). An object of that name which is somebody else's is never
@@ -11,12 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_manifest::gateway::listeners::runs;
 use ambit_manifest::gateway::{Gateway, Position};
 use ambit_manifest::waypoint::parameters;
 use ambit_manifest::waypoint::{self, Common, Made, Place};
 use ambit_manifest::{Kind, ObjectName};
+use ambit_model::names::ServiceName;
 use ambit_net::drain::Guard;
 use ambit_words::{error_chain, names, ports};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -28,13 +32,12 @@ use tokio::time::Instant;
 use super::parameters::Parameters;
 use super::{ApiError, answer, classes};
 use crate::registry::kubernetes::istio;
-use crate::view_builder::Mesh;
+use crate::view_builder::edge::Edge;
+use crate::view_builder::{Builder, Mesh};
 use crate::world::World;
 
 /// The field manager of what is made for Gateways.
 const MANAGER: &str = "ambit-gateways";
-/// Where the pods that are made here are in the path of traffic.
-const POSITION: Position = Position::Waypoint;
 /// The kind of an autoscaler.
 const AUTOSCALER: &str = "HorizontalPodAutoscaler";
 /// Pause between two looks.
@@ -63,6 +66,15 @@ pub(crate) struct Waypoints {
     pub(crate) world: Arc<World>,
     pub(crate) leads: watch::Receiver<bool>,
     pub(crate) settings: Settings,
+}
+
+/// A Gateway that is to be served.
+struct Asked {
+    name: ObjectName,
+    gateway: Arc<Gateway>,
+    position: Position,
+    /// What is known of its Service, pods and routes.
+    found: Made,
 }
 
 /// What was written for a Gateway.
@@ -139,19 +151,19 @@ impl Waypoints {
             memory.classes_due = Some(Instant::now() + pause);
         }
         let asked = self.asked();
-        memory.gateways.retain(|name, _| asked.iter().any(|(other, ..)| other == name));
-        let gateways = asked.iter().map(|(name, gateway, _)| (name, &**gateway));
+        memory.gateways.retain(|name, _| asked.iter().any(|it| it.name == *name));
+        let gateways = asked.iter().map(|it| (&it.name, &*it.gateway));
         let root_namespace = &self.settings.mesh.root_namespace;
         memory.parameters.look(&self.client, root_namespace, gateways).await?;
-        for (name, gateway, found) in asked {
+        for asked in asked {
             if !*self.leads.borrow() {
                 return Ok(());
             }
-            let written = memory.gateways.remove(&name);
-            let built = self.objects(&name, &gateway, &memory.parameters);
-            match self.serve(&name, &gateway, (built, found), written).await {
+            let written = memory.gateways.remove(&asked.name);
+            let built = self.objects(&asked, &memory.parameters);
+            match self.serve(&asked, built, written).await {
                 Ok(written) => {
-                    memory.gateways.insert(name, written);
+                    memory.gateways.insert(asked.name, written);
                 }
                 // It is gone, or changes just now: then it is looked at again.
                 Err(error)
@@ -164,34 +176,32 @@ impl Waypoints {
         Ok(())
     }
 
-    /// The Gateways of waypoints' classes, each with what the view knows of its Service.
-    fn asked(&self) -> Vec<(ObjectName, Arc<Gateway>, Made)> {
+    /// The Gateways of our classes, each with what the view knows of its Service.
+    fn asked(&self) -> Vec<Asked> {
         let builder = self.world.read();
-        let gateways = builder.store().gateways();
-        let wanted = gateways
-            .iter()
-            .filter(|(_, gateway)| gateways.is_of_waypoints(&gateway.spec.gateway_class_name));
-        let asked = wanted.map(|(name, gateway)| {
+        let store = builder.store();
+        let gateways = store.gateways();
+        let asked = gateways.iter().filter_map(|(name, gateway)| {
+            let position = gateways.position(&gateway.spec.gateway_class_name)?;
             let key = gateways.service_of(builder.mesh(), name);
-            let service = builder.view().service(&key);
-            let addresses = service.iter().flat_map(|service| &service.addresses);
             let endpoints = builder.view().endpoints(&key);
+            let edge = Edge::find(store, name);
             let found = Made {
-                addresses: addresses.map(|address| address.address.ip.to_string()).collect(),
+                addresses: addresses(&builder, &key),
                 ready: endpoints.map_or(0, |all| all.iter().filter(|it| it.healthy).count()),
                 wanted: endpoints.map_or(0, |all| all.len()),
+                listeners: edge.map(|edge| edge.made(store)).unwrap_or_default(),
                 ..Made::default()
             };
-            (name.clone(), gateway.clone(), found)
+            Some(Asked { name: name.clone(), gateway: gateway.clone(), position, found })
         });
         asked.collect()
     }
 
     async fn serve(
         &self,
-        name: &ObjectName,
-        gateway: &Gateway,
-        (built, found): (Result<Vec<Value>, String>, Made),
+        asked: &Asked,
+        built: Result<Vec<Value>, String>,
         before: Option<Written>,
     ) -> Result<Written, ApiError> {
         let told = before.as_ref().and_then(|before| before.told.clone());
@@ -211,15 +221,15 @@ impl Waypoints {
                 before
             }
             (Some(objects), _) => {
-                let problem = self.apply(name, gateway, &objects).await?;
+                let problem = self.apply(asked, &objects).await?;
                 Written { objects, at: Instant::now(), problem, told }
             }
         };
         let problem = written.problem.clone();
-        let made = Made { problem, wrong_parameters, ..found };
-        let generation = gateway.metadata.generation.unwrap_or_default();
+        let made = Made { problem, wrong_parameters, ..asked.found.clone() };
+        let generation = asked.gateway.metadata.generation.unwrap_or_default();
         if written.told.as_ref() != Some(&(generation, made.clone())) {
-            self.tell(name, gateway, &made).await?;
+            self.tell(asked, &made).await?;
             written.told = Some((generation, made));
         }
         Ok(written)
@@ -227,21 +237,15 @@ impl Waypoints {
 
     /// What a Gateway asks for: nothing if it is not accepted, or without an image. An error says
     /// what is wrong with its patches.
-    fn objects(
-        &self,
-        name: &ObjectName,
-        gateway: &Gateway,
-        known: &Parameters,
-    ) -> Result<Vec<Value>, String> {
-        let (Some(image), Some(_)) = (&self.settings.image, gateway.spec.waypoint_listener())
-        else {
-            return Ok(Vec::new());
-        };
+    fn objects(&self, asked: &Asked, known: &Parameters) -> Result<Vec<Value>, String> {
+        let Asked { name, gateway, position, .. } = asked;
+        let image = self.settings.image.as_ref().filter(|_| runs(&gateway.spec, *position));
+        let Some(image) = image else { return Ok(Vec::new()) };
         let mesh = &self.settings.mesh;
         let control =
             format!("https://{}.{}.svc:{}", names::CONTROL, mesh.root_namespace, ports::XDS);
         let common = Common {
-            position: POSITION,
+            position: *position,
             image,
             place: Place::Cluster { pull_policy: self.settings.pull_policy.as_deref() },
             control: &control,
@@ -253,12 +257,8 @@ impl Waypoints {
     }
 
     /// Writes the objects of a Gateway; answers why that cannot be, for its author to correct.
-    async fn apply(
-        &self,
-        name: &ObjectName,
-        gateway: &Gateway,
-        objects: &[Value],
-    ) -> Result<Option<String>, ApiError> {
+    async fn apply(&self, asked: &Asked, objects: &[Value]) -> Result<Option<String>, ApiError> {
+        let Asked { name, gateway, position, .. } = asked;
         if self.settings.image.is_none() {
             let problem = "control was started without --waypoint-image, and makes no waypoints";
             return Ok(Some(problem.to_owned()));
@@ -276,7 +276,7 @@ impl Waypoints {
                 continue;
             }
             let kind = object["kind"].as_str().unwrap_or_default();
-            if kind == "ServiceAccount" && waypoint::names(gateway, POSITION).is_account_given {
+            if kind == "ServiceAccount" && waypoint::names(gateway, *position).is_account_given {
                 continue;
             }
             return Ok(Some(format!(
@@ -301,7 +301,7 @@ impl Waypoints {
         }
         let is_scaled = objects.iter().any(|it| it["kind"] == AUTOSCALER);
         if !objects.is_empty() && !is_scaled {
-            self.remove_autoscaler(name, gateway, is_foreign).await?;
+            self.remove_autoscaler(asked, is_foreign).await?;
         }
         Ok(None)
     }
@@ -309,12 +309,12 @@ impl Waypoints {
     /// Removes the autoscaler that patches no longer ask for.
     async fn remove_autoscaler(
         &self,
-        name: &ObjectName,
-        gateway: &Gateway,
+        asked: &Asked,
         is_foreign: impl Fn(&DynamicObject) -> bool,
     ) -> Result<(), ApiError> {
+        let named = waypoint::names(&asked.gateway, asked.position).objects;
         let object = json!({"apiVersion": "autoscaling/v2", "kind": AUTOSCALER});
-        let (api, named) = (self.api(name, &object), waypoint::names(gateway, POSITION).objects);
+        let api = self.api(&asked.name, &object);
         let Some(there) = answer(api.get_opt(&named)).await? else { return Ok(()) };
         if is_foreign(&there) {
             return Ok(());
@@ -338,12 +338,8 @@ impl Waypoints {
     }
 
     /// Writes a Gateway's status.
-    async fn tell(
-        &self,
-        name: &ObjectName,
-        gateway: &Gateway,
-        made: &Made,
-    ) -> Result<(), ApiError> {
+    async fn tell(&self, asked: &Asked, made: &Made) -> Result<(), ApiError> {
+        let Asked { name, gateway, position, .. } = asked;
         let client = self.client.clone();
         let gateways: Api<DynamicObject> =
             Api::namespaced_with(client, &name.namespace, &istio(Kind::Gateway));
@@ -354,8 +350,8 @@ impl Waypoints {
         // Others have conditions there too: those of this moment are kept.
         let before = object.data.get("status").cloned();
         let status = waypoint::status(
-            &Gateway { status: before.clone(), ..gateway.clone() },
-            POSITION,
+            &Gateway { status: before.clone(), ..(**gateway).clone() },
+            *position,
             made,
             &Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         );
@@ -369,6 +365,23 @@ impl Waypoints {
         answer(gateways.patch_status(&name.name, &as_us, &Patch::Merge(&patch))).await?;
         Ok(())
     }
+}
+
+/// The addresses of the Service in front of a Gateway's pods: those that a load balancer gave it, if
+/// it asks for one.
+fn addresses(builder: &Builder, key: &ServiceName) -> Vec<String> {
+    let service = builder.store().kubernetes_service(builder.mesh(), key);
+    let service = service.map(|(_, record)| &*record.object);
+    let is_balanced =
+        |it: &&Service| it.spec.as_ref().and_then(|it| it.type_.as_deref()) == Some("LoadBalancer");
+    if let Some(balanced) = service.filter(is_balanced) {
+        let balancer = balanced.status.as_ref().and_then(|it| it.load_balancer.as_ref());
+        let given = balancer.iter().flat_map(|it| it.ingress.iter().flatten());
+        return given.filter_map(|it| it.ip.clone().or_else(|| it.hostname.clone())).collect();
+    }
+    let service = builder.view().service(key);
+    let addresses = service.iter().flat_map(|service| &service.addresses);
+    addresses.map(|address| address.address.ip.to_string()).collect()
 }
 
 fn name_of(object: &Value) -> &str {
@@ -482,6 +495,34 @@ mod tests {
         check("HTTP", Some("ambit:1"), "UnsupportedProtocol").await;
     }
 
+    #[tokio::test]
+    async fn a_gateway_at_the_edge_has_its_objects_its_address_and_its_routes() {
+        const OF_EDGE: &str = "/api/v1/namespaces/shop/services/way-ambit";
+        let api = FakeApi::default();
+        let mut edge = gateway("HTTP");
+        edge["spec"]["gatewayClassName"] = json!("ambit");
+        edge["spec"]["listeners"][0]["port"] = json!(80);
+        api.put(GATEWAY, edge);
+        let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {}, "spec": {"parentRefs": [{"name": "way"}], "rules": [{}]}});
+        api.put("/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/web", route);
+        let mut memory = Memory::default();
+        step(&api, Some("ambit:1"), &mut memory).await;
+        let mut service = api.get(OF_EDGE).expect("a Service");
+        assert_eq!((api.get(SERVICE), &service["spec"]["type"]), (None, &json!("LoadBalancer")));
+        assert_eq!(condition(&api, "Accepted")[..2], ["True", "Accepted"]);
+        assert_eq!(condition(&api, "Programmed")[..2], ["False", "AddressNotAssigned"]);
+        let listener = api.get(GATEWAY).unwrap()["status"]["listeners"][0].clone();
+        assert_eq!(listener["attachedRoutes"], 1);
+        service["spec"]["clusterIP"] = json!("10.96.0.7");
+        service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}});
+        api.put(OF_EDGE, service);
+        step(&api, Some("ambit:1"), &mut memory).await;
+        let addresses = api.get(GATEWAY).unwrap()["status"]["addresses"].clone();
+        assert_eq!(addresses, json!([{"type": "IPAddress", "value": "192.0.2.7"}]));
+        assert_eq!(condition(&api, "Programmed")[1], "Pending", "no pod is ready");
+    }
+
     const PATCHES: &str = "/api/v1/namespaces/shop/configmaps/own";
     const OF_CLASS: &str = "/api/v1/namespaces/istio-system/configmaps/all";
     const AUTOSCALER_PATH: &str =
@@ -556,6 +597,7 @@ mod tests {
         for (name, controller) in [
             ("ambit-waypoint", "ambit.io/mesh-controller"),
             ("istio-waypoint", "istio.io/mesh-controller"),
+            ("ambit", "ambit.io/gateway-controller"),
         ] {
             let class = api.get(&path(name)).unwrap();
             assert_eq!(class["spec"]["controllerName"], controller);

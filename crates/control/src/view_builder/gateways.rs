@@ -143,6 +143,54 @@ impl Gateways {
         waypoint::names(gateway, position.unwrap_or(Position::Waypoint))
     }
 
+    /// The Gateway, if it is one at the edge.
+    pub(crate) fn edge(&self, name: &ObjectName) -> Option<&Gateway> {
+        let gateway = self.gateways.get(name)?;
+        let position = self.position(&gateway.spec.gateway_class_name);
+        (position == Some(Position::Edge)).then_some(gateway)
+    }
+
+    /// Whether a Gateway asks for a waypoint that runs, or is at the edge.
+    pub(crate) fn is_ours(&self, name: &ObjectName) -> bool {
+        self.is_waypoint(name) || self.edge(name).is_some()
+    }
+
+    /// Whether a Gateway is of this class.
+    pub(super) fn is_of_class(&self, name: &ObjectName, class: &str) -> bool {
+        self.gateways.get(name).is_some_and(|it| it.spec.gateway_class_name == class)
+    }
+
+    /// The Gateway at the edge whose pods are behind this service.
+    pub(super) fn edge_behind(&self, mesh: &Mesh, service: &ServiceName) -> Option<&ObjectName> {
+        let here = self.gateways.keys().filter(|it| it.namespace == service.namespace);
+        let mut edges = here.filter(|it| self.edge(it).is_some());
+        edges.find(|it| self.service_of(mesh, it) == *service)
+    }
+
+    /// The Gateways at the edge that choose routes by the labels of their namespaces.
+    pub(super) fn selecting_namespaces(&self) -> impl Iterator<Item = &ObjectName> {
+        let selects = |gateway: &Gateway| {
+            let listeners = gateway.spec.listeners.iter();
+            let mut allowed =
+                listeners.filter_map(|it| it.allowed_routes.as_ref()?.namespaces.as_ref());
+            allowed.any(|it| it.from.as_deref() == Some("Selector"))
+        };
+        self.gateways.keys().filter(move |name| self.edge(name).is_some_and(selects))
+    }
+
+    /// The Gateways at the edge with certificates of this namespace.
+    pub(super) fn with_certificates_of(
+        &self,
+        namespace: &str,
+    ) -> impl Iterator<Item = &ObjectName> {
+        let names = move |gateway: &Gateway| {
+            let tls = gateway.spec.listeners.iter().filter_map(|it| it.tls.as_ref());
+            let mut named = tls.flat_map(|it| &it.certificate_refs);
+            named.any(|it| it.namespace.as_deref() == Some(namespace))
+        };
+        self.gateways.keys().filter(move |name| self.edge(name).is_some_and(names))
+    }
+
     /// The Gateway that a pod is of, and its position: the pod says so, its account is the
     /// Gateway's, and its owner is the Gateway's Deployment.
     pub(crate) fn of_pod<'a>(

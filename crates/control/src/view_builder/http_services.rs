@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use ambit_manifest::gateway::Unbound;
 use ambit_manifest::policy::StatusCondition;
-use ambit_manifest::routes::{GrantFrom, ParentRef};
+use ambit_manifest::routes::GrantFrom;
 use ambit_manifest::routing::{
     self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, entry_protocols,
     service_ports, service_protocols,
@@ -23,6 +23,7 @@ use ambit_model::view::View;
 use ambit_model::workload::GatewayDestination;
 
 use super::Mesh;
+use super::edge::Edge;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
 use super::store::Store;
@@ -53,7 +54,7 @@ impl Backends for Present<'_> {
     }
 
     fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {
-        self.store.routes().is_granted(from, namespace, service)
+        self.store.routes().is_granted(from, namespace, ("", "Service", service))
     }
 
     fn has_subset(&self, service: &ServiceName, subset: &str) -> bool {
@@ -76,6 +77,7 @@ pub(crate) fn ports(store: &Store, parent: &ParentName) -> Option<Vec<Port>> {
     match kind {
         ParentKind::Service => store.service(name).map(|it| service_ports(&it.object)),
         ParentKind::ServiceEntry => store.service_entry(name).map(|it| entry_ports(it)),
+        ParentKind::Gateway => None,
     }
 }
 
@@ -132,55 +134,73 @@ pub(super) fn clients_namespace(view: &View, service: &ServiceName) -> Text {
     }
 }
 
-/// The conditions of a route for each service that it attaches to, and then for each waypoint that
-/// it names, with the reference as it is written.
-pub(crate) fn conditions(
+/// The conditions of a route for each service and Gateway that it names; none for a Gateway of
+/// another controller.
+pub(crate) fn conditions<'r>(
     store: &Store,
-    route: &Route,
+    route: &'r Route,
     routing: &Routing,
-) -> Vec<(ParentRef, Vec<StatusCondition>)> {
+) -> Vec<(Parent<'r>, Vec<StatusCondition>)> {
     let all = routing::conditions(routing);
-    let of_parent = |parent: &Parent<'_>| {
-        let mut conditions = all.clone();
-        let refused = match attaches(store, routing, parent) {
-            Err(why) => Some(routing::without_parent(why)),
-            Ok(()) => displaced(store, route, parent).and_then(|displaced| {
-                let message = displaced.message();
-                if displaced.is_whole {
-                    return Some(routing::conflicted(message));
-                }
-                let accepted = conditions.iter_mut().find(|it| it.kind == "Accepted");
-                accepted
-                    .into_iter()
-                    .for_each(|it| it.message = format!("{}; {message}", it.message));
-                None
-            }),
-        };
-        match refused {
-            None => conditions.push(resolved_waypoints(store, &parent_name(parent))),
-            Some(refused) => {
-                conditions.retain(|it| !["Accepted", "PartiallyInvalid"].contains(&it.kind));
-                conditions.insert(0, refused);
+    let of_parent = |parent: Parent<'r>| {
+        let conditions = match parent.kind {
+            ParentKind::Gateway => at_gateway(store, route, &parent, &all),
+            ParentKind::Service | ParentKind::ServiceEntry => {
+                at_service(store, route, &parent, routing, &all)
             }
-        }
-        (parent.written.clone(), conditions)
+        };
+        (parent, conditions)
     };
-    let mut told: Vec<_> = route.parents().iter().map(of_parent).collect();
-    told.extend(
-        route
-            .gateways()
-            .into_iter()
-            .filter_map(|(name, written)| Some((written.clone(), vec![at_gateway(store, &name)?]))),
-    );
-    told
+    route.parents().into_iter().map(of_parent).collect()
 }
 
-/// The condition of a route for a Gateway that it names as a parent, if that is a waypoint.
-pub(crate) fn at_gateway(store: &Store, name: &ObjectName) -> Option<StatusCondition> {
-    let is_waypoint = store.gateways().is_waypoint(name);
-    let message = "a waypoint is asked for the routes of Services: name each Service that this \
-                   route is for as a parent, and not the waypoint's Gateway";
-    is_waypoint.then(|| routing::without_parent(message.to_owned()))
+/// What of the conditions of a route holds where its parent does not take it, and why not.
+fn refused(all: &[StatusCondition], why: StatusCondition) -> Vec<StatusCondition> {
+    let is_of_parent = |it: &&StatusCondition| ["Accepted", "PartiallyInvalid"].contains(&it.kind);
+    let others = all.iter().filter(|it| !is_of_parent(it));
+    [why].into_iter().chain(others.cloned()).collect()
+}
+
+fn at_service(
+    store: &Store,
+    route: &Route,
+    parent: &Parent<'_>,
+    routing: &Routing,
+    all: &[StatusCondition],
+) -> Vec<StatusCondition> {
+    if let Err(why) = attaches(store, routing, parent) {
+        return refused(all, routing::without_parent(why));
+    }
+    let mut conditions = all.to_vec();
+    if let Some(displaced) = displaced(store, route, parent) {
+        let message = displaced.message();
+        if displaced.is_whole {
+            return refused(all, routing::not_accepted("Conflicted", message));
+        }
+        let accepted = conditions.iter_mut().find(|it| it.kind == "Accepted");
+        accepted.into_iter().for_each(|it| it.message = format!("{}; {message}", it.message));
+    }
+    conditions.push(resolved_waypoints(store, &parent_name(parent)));
+    conditions
+}
+
+fn at_gateway(
+    store: &Store,
+    route: &Route,
+    parent: &Parent<'_>,
+    all: &[StatusCondition],
+) -> Vec<StatusCondition> {
+    let name = ObjectName::new(parent.namespace, parent.name);
+    if store.gateways().is_waypoint(&name) {
+        let message = "a waypoint is asked for the routes of Services: name each Service that this \
+                       route is for as a parent, and not the waypoint's Gateway";
+        return vec![routing::without_parent(message.to_owned())];
+    }
+    match Edge::find(store, &name).map(|edge| edge.attach(store, route, parent)) {
+        Some(Ok(_)) => all.to_vec(),
+        Some(Err(why)) => refused(all, why),
+        None => Vec::new(),
+    }
 }
 
 /// Whether a waypoint reads the requests to a parent of a route. Without one nobody does.
@@ -292,5 +312,6 @@ fn protocols(store: &Store, (kind, object): &ParentName) -> Option<BTreeMap<u16,
     match kind {
         ParentKind::Service => store.service(object).map(|it| service_protocols(&it.object)),
         ParentKind::ServiceEntry => store.service_entry(object).map(|it| entry_protocols(it)),
+        ParentKind::Gateway => None,
     }
 }

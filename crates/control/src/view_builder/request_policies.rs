@@ -1,7 +1,7 @@
 //! Which AuthorizationPolicies hold for the requests to a service.
 //!
 //! A policy holds for what it is attached to: a Service, a ServiceEntry, the waypoint that a
-//! service names, or all waypoints of a class. One without `targetRefs` and `selector` holds for
+//! service names, a gateway at the edge, whose own service then has it, or all Gateways of a class. One without `targetRefs` and `selector` holds for
 //! its whole namespace, and one in the root namespace for the mesh; Istio's waypoints ignore these.
 //! One with a selector holds for pods, which judge it themselves. A policy that cannot be honoured
 //! denies all that it is for: its whole namespace, where even that cannot be read.
@@ -103,9 +103,14 @@ impl Scope {
                 Target::Gateway(name) => {
                     service.passes().contains(&service.gateways.service_of(mesh, name))
                 }
-                // Of waypoints alone, and then whatever class the service's is of: it must not be
-                // less than the policy says.
-                Target::GatewayClass(name) => service.gateways.is_of_waypoints(name),
+                // Of waypoints whatever class the service's is of: it must not be less than the
+                // policy says.
+                Target::GatewayClass(name) => {
+                    match service.gateways.edge_behind(mesh, service.name) {
+                        Some(edge) => service.gateways.is_of_class(edge, name),
+                        None => service.gateways.is_of_waypoints(name),
+                    }
+                }
             }),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_manifest::routes::{
-    BackendRef, GrantFrom, GrpcRoute, HttpRoute, ParentRef, ReferenceGrant, TcpRoute, TlsRoute,
+    BackendRef, GrantFrom, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
 };
 use ambit_manifest::routing::{self, Backends, Parent, ParentKind, Routing};
 use ambit_manifest::{Kind, ObjectName};
@@ -65,7 +65,7 @@ impl Route {
         }
     }
 
-    /// The services that it attaches to.
+    /// The services and Gateways that it attaches to.
     pub(crate) fn parents(&self) -> Vec<Parent<'_>> {
         let namespace = self.metadata().namespace.as_deref().unwrap_or_default();
         match self {
@@ -77,15 +77,22 @@ impl Route {
         }
     }
 
-    /// The Gateways that it names as parents, with the references as they are written.
-    pub(crate) fn gateways(&self) -> Vec<(ObjectName, &ParentRef)> {
-        let namespace = self.metadata().namespace.as_deref().unwrap_or_default();
+    /// Its kind.
+    pub(super) fn kind(&self) -> Kind {
         match self {
-            Self::Http(route) => routing::gateways(&route.spec, namespace).collect(),
-            Self::Grpc(route) => routing::gateways(&route.spec, namespace).collect(),
-            Self::Tls(route) | Self::Tcp(route) => {
-                routing::gateways(&route.spec, namespace).collect()
-            }
+            Self::Http(_) => Kind::HttpRoute,
+            Self::Grpc(_) => Kind::GrpcRoute,
+            Self::Tls(_) => Kind::TlsRoute,
+            Self::Tcp(_) => Kind::TcpRoute,
+        }
+    }
+
+    /// The hosts for which it is asked at a Gateway.
+    pub(super) fn hosts(&self) -> &[String] {
+        match self {
+            Self::Http(route) => route.spec.hosts(),
+            Self::Grpc(route) => route.spec.hosts(),
+            Self::Tls(route) | Self::Tcp(route) => route.spec.hosts(),
         }
     }
 
@@ -220,12 +227,17 @@ impl Routes {
         self.by_backend.get(host).into_iter().flatten()
     }
 
-    /// Whether a grant of `namespace` lets `from` refer to its Service.
-    pub(super) fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {
+    /// Whether a grant of `namespace` lets `from` refer to its object of this group, kind and name.
+    pub(super) fn is_granted(
+        &self,
+        from: &GrantFrom,
+        namespace: &str,
+        target: (&str, &str, &str),
+    ) -> bool {
         let first = ObjectName::new(namespace, "");
         let of_namespace = self.grants.range(first..);
         let mut of_namespace = of_namespace.take_while(|(name, _)| *name.namespace == *namespace);
-        of_namespace.any(|(_, grant)| routing::grants(&grant.spec, from, service))
+        of_namespace.any(|(_, grant)| routing::grants(&grant.spec, from, target))
     }
 }
 

@@ -191,7 +191,7 @@ impl Store {
                 self.put_traffic_policy(mesh, &name, Some(object), dirty);
             }
             Typed::Telemetry(object) => self.put_telemetry(mesh, name, Some(object), dirty),
-            Typed::ReferenceGrant(object) => self.routes.put_grant(name, Some(object), dirty),
+            Typed::ReferenceGrant(object) => self.put_grant(name, Some(object), dirty),
             Typed::ConfigMap(object) => self.put_config_map(mesh, &name, Some(&object), dirty),
             // The machine starts pods from these; the view knows the pods.
             Typed::ServiceAccount(_) | Typed::Secret(_) | Typed::Deployment(_) => {}
@@ -222,7 +222,7 @@ impl Store {
             Kind::VirtualService => self.put_virtual_service(mesh, &name, None, dirty),
             Kind::TrafficPolicy => self.put_traffic_policy(mesh, &name, None, dirty),
             Kind::Telemetry => self.put_telemetry(mesh, name, None, dirty),
-            Kind::ReferenceGrant => self.routes.put_grant(name, None, dirty),
+            Kind::ReferenceGrant => self.put_grant(name, None, dirty),
             Kind::ConfigMap => self.put_config_map(mesh, &name, None, dirty),
             Kind::ServiceAccount | Kind::Secret | Kind::Deployment => {}
         }
@@ -240,6 +240,7 @@ impl Store {
             dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
             let hosts = self.hosts.keys().filter(|host| host.namespace == *name);
             dirty.services.extend(hosts.cloned());
+            dirty.gateways.extend(self.gateways.selecting_namespaces().cloned());
             if !self.gateways.is_empty() {
                 dirty.members.extend(self.members.select(name, &Labels::new()));
             }
@@ -587,7 +588,7 @@ impl Store {
     }
 
     /// The Kubernetes Service of this name.
-    pub(super) fn kubernetes_service(
+    pub(crate) fn kubernetes_service(
         &self,
         mesh: &Mesh,
         name: &ServiceName,

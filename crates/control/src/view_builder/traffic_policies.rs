@@ -278,8 +278,10 @@ fn missing(builder: &Builder, target: &Target) -> Result<&'static str, String> {
     match target.kind {
         TargetKind::HttpRoute => route(Kind::HttpRoute),
         TargetKind::GrpcRoute => route(Kind::GrpcRoute),
-        TargetKind::Gateway if store.gateways().is_waypoint(name) => Ok(""),
-        TargetKind::Gateway => Err(format!("the Gateway {called} is no waypoint, or is not there")),
+        TargetKind::Gateway if store.gateways().is_ours(name) => Ok(""),
+        TargetKind::Gateway => {
+            Err(format!("the Gateway {called} is not one of Ambit's, or is not there"))
+        }
         TargetKind::Service => {
             let service = builder.view().service(&service_name(builder.mesh(), name));
             let service = service.ok_or(format!("the Service {called} does not exist"))?;

@@ -12,7 +12,7 @@ use ambit_model::names::ServiceName;
 use super::All;
 use crate::istio::IstioObject;
 use crate::routes::RouteSpec;
-use crate::routing::{self, Backends, Parent, ParentKind, entry_protocols, service_protocols};
+use crate::routing::{self, Backends, Parent, entry_protocols, service_protocols};
 use crate::virtual_service::VirtualService;
 use crate::{Finding, Kind, Object, ObjectKey, Typed};
 
@@ -178,7 +178,7 @@ fn of_route<R: Default>(
             carried,
             field: format!("spec.parentRefs[{}]", parent.index),
             service,
-            shown: format!("{} {}/{}", parent_kind(parent.kind), parent.namespace, parent.name),
+            shown: format!("{} {}/{}", parent.kind.kind(), parent.namespace, parent.name),
             ports: port.into_iter().collect(),
             protocols,
         })
@@ -186,16 +186,9 @@ fn of_route<R: Default>(
     attached.collect()
 }
 
-fn parent_kind(kind: ParentKind) -> Kind {
-    match kind {
-        ParentKind::Service => Kind::Service,
-        ParentKind::ServiceEntry => Kind::ServiceEntry,
-    }
-}
-
 /// The service of a parent, the first of a ServiceEntry, and what its ports speak.
 fn of_parent(all: &All<'_>, parent: &Parent<'_>) -> Option<(ServiceName, BTreeMap<u16, Protocol>)> {
-    let key = ObjectKey::new(parent_kind(parent.kind), parent.namespace, parent.name);
+    let key = ObjectKey::new(parent.kind.kind(), parent.namespace, parent.name);
     match all.objects.get(&key)? {
         Typed::Service(service) => {
             let known = Backends::service(all, parent.namespace, parent.name)?;

@@ -3,17 +3,21 @@
 //! All of it may be applied later, so each is a warning; until then the route answers 500 or
 //! refuses connections, or nobody asks it.
 
+use std::collections::BTreeMap;
+
 use ambit_model::names::ServiceName;
 use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 
 use super::All;
-use crate::gateway::is_waypoint_class;
+use crate::gateway::Position;
+use crate::gateway::attach::{Attaching, attach};
+use crate::gateway::listeners::judge;
 use crate::istio::IstioObject;
 use crate::routes::{GrantFrom, RouteSpec};
 use crate::routing::{
     self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
 };
-use crate::{Finding, Kind, Object, ObjectKey, ObjectName, Typed};
+use crate::{Finding, Kind, Object, ObjectKey, Typed};
 
 impl Backends for All<'_> {
     fn service(&self, namespace: &str, name: &str) -> Option<Known> {
@@ -39,7 +43,8 @@ impl Backends for All<'_> {
     fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {
         self.objects.iter().any(|(key, typed)| match typed {
             Typed::ReferenceGrant(grant) => {
-                *key.namespace == *namespace && routing::grants(&grant.spec, from, service)
+                *key.namespace == *namespace
+                    && routing::grants(&grant.spec, from, ("", "Service", service))
             }
             _ => false,
         })
@@ -78,27 +83,18 @@ impl All<'_> {
         warnings: &mut Vec<Finding>,
     ) {
         let own = &*object.key.namespace;
-        let mut parents = routing::parents(&route.spec, own).peekable();
-        let gateways = routing::gateways(&route.spec, own);
-        let waypoints = gateways.filter(|(name, _)| self.is_waypoint(name));
-        let mut waypoints = waypoints.map(|(name, _)| name).peekable();
-        if let Some(name) = waypoints.peek() {
+        let parents: Vec<Parent<'_>> = routing::parents(&route.spec, own).collect();
+        let is_at_gateway = parents.iter().any(|it| it.kind == ParentKind::Gateway);
+        if parents.is_empty() {
             warnings.push(object.finding(
                 "spec.parentRefs",
-                format!(
-                    "the Gateway `{}/{}` is a waypoint, which is asked for the routes of Services: \
-                     as a route of the Gateway, this one does nothing",
-                    name.namespace, name.name
-                ),
-                "name each Service that it is for: `group: \"\"`, `kind: Service` and its name",
+                "no Service, ServiceEntry or Gateway is among the parents: nothing asks this route",
+                "name the Service for which it routes: `group: \"\"`, `kind: Service`; or a Gateway",
             ));
-        } else if parents.peek().is_none() {
-            warnings.push(object.finding(
-                "spec.parentRefs",
-                "no Service or ServiceEntry is among the parents: nothing asks this route",
-                "name the Service for which it routes: `group: \"\"`, `kind: Service`",
-            ));
-        } else if !route.spec.hostnames.is_empty() && routing.connections.is_empty() {
+        } else if !is_at_gateway
+            && !route.spec.hostnames.is_empty()
+            && routing.connections.is_empty()
+        {
             warnings.push(object.finding(
                 "spec.hostnames",
                 "at a Service, hosts have no effect: whatever host they name, its requests are \
@@ -106,13 +102,17 @@ impl All<'_> {
                 "remove `hostnames`",
             ));
         }
-        for parent in parents {
-            if let Err(what) = parent.port(self.ports(&parent).as_deref()) {
-                warnings.push(object.finding(
-                    format!("spec.parentRefs[{}]", parent.index),
-                    what,
-                    "correct the reference, or add what it names",
-                ));
+        for parent in &parents {
+            let unattached = match parent.kind {
+                ParentKind::Gateway => self.at_gateway(object, route.spec.hosts(), parent),
+                ParentKind::Service | ParentKind::ServiceEntry => {
+                    let remedy = "correct the reference, or add what it names";
+                    parent.port(self.ports(parent).as_deref()).map(drop).map_err(|it| (it, remedy))
+                }
+            };
+            if let Err((what, remedy)) = unattached {
+                let at = format!("spec.parentRefs[{}]", parent.index);
+                warnings.push(object.finding(at, what, remedy));
             }
         }
         let is_of_requests = routing.connections.is_empty();
@@ -127,25 +127,60 @@ impl All<'_> {
         }
     }
 
-    /// Whether a Gateway is there, and of a waypoint's class.
-    fn is_waypoint(&self, name: &ObjectName) -> bool {
-        let key = ObjectKey::new(Kind::Gateway, &name.namespace, &name.name);
-        let Some(Typed::Gateway(gateway)) = self.objects.get(&key) else { return false };
-        let class = &gateway.spec.gateway_class_name;
+    /// Whether a route with these hosts attaches to a Gateway; otherwise what is wrong, and what to
+    /// do about it.
+    fn at_gateway(
+        &self,
+        object: &Object,
+        hosts: &[String],
+        parent: &Parent<'_>,
+    ) -> Result<(), (String, &'static str)> {
+        let Parent { namespace, name, .. } = parent;
+        let gateway = match self.objects.get(&ObjectKey::new(Kind::Gateway, *namespace, *name)) {
+            Some(Typed::Gateway(gateway)) => &gateway.spec,
+            _ => {
+                let what = format!("the Gateway `{namespace}/{name}` does not exist");
+                return Err((what, "correct the reference, or add what it names"));
+            }
+        };
+        let class = &gateway.gateway_class_name;
         let known = match self.objects.get(&ObjectKey::new(Kind::GatewayClass, "", class)) {
             Some(Typed::GatewayClass(known)) => Some(&known.spec),
             _ => None,
         };
-        is_waypoint_class(class, known)
+        let position = Position::of_class(class, known);
+        if position == Some(Position::Waypoint) {
+            let what = format!(
+                "the Gateway `{namespace}/{name}` is a waypoint, which is asked for the routes of \
+                 Services: as a route of the Gateway, this one does nothing"
+            );
+            let remedy =
+                "name each Service that it is for: `group: \"\"`, `kind: Service` and its name";
+            return Err((what, remedy));
+        }
+        // Of other classes other controllers know.
+        if position != Some(Position::Edge) {
+            return Ok(());
+        }
+        let no_labels = BTreeMap::new();
+        let own = &object.key.namespace;
+        let labels = match self.objects.get(&ObjectKey::new(Kind::Namespace, "", own)) {
+            Some(Typed::Namespace(it)) => it.metadata.labels.as_ref().unwrap_or(&no_labels),
+            _ => &no_labels,
+        };
+        let route = Attaching { kind: object.key.kind, namespace: own, labels, hosts };
+        match attach(namespace, &judge(gateway), parent.written, &route) {
+            Ok(_) => Ok(()),
+            Err(why) => {
+                Err((why.message(parent.written, &route), "correct the route or the Gateway"))
+            }
+        }
     }
 
     /// The ports of a parent that exists.
     pub(super) fn ports(&self, parent: &Parent<'_>) -> Option<Vec<Port>> {
-        let kind = match parent.kind {
-            ParentKind::Service => Kind::Service,
-            ParentKind::ServiceEntry => Kind::ServiceEntry,
-        };
-        match self.objects.get(&ObjectKey::new(kind, parent.namespace, parent.name))? {
+        let key = ObjectKey::new(parent.kind.kind(), parent.namespace, parent.name);
+        match self.objects.get(&key)? {
             Typed::Service(service) => Some(service_ports(service)),
             Typed::ServiceEntry(entry) => Some(entry_ports(entry)),
             _ => None,

@@ -6,7 +6,7 @@ use ambit_model::names::ServiceName;
 use super::parents::{Parent, ParentKind, Port};
 use super::problem::{Problems, Reason};
 use crate::FieldPath;
-use crate::routes::{BackendRef, GROUP, GrantFrom, ReferenceGrantSpec};
+use crate::routes::{BackendRef, GROUP, GrantFrom, GrantTo, ReferenceGrantSpec};
 
 /// The group and kind of a backend that is named by its host.
 const HOSTNAME: (&str, &str) = ("networking.istio.io", "Hostname");
@@ -57,13 +57,13 @@ impl Backends for Whatever {
     }
 }
 
-/// Whether a grant of a Service's own namespace lets `from` refer to it.
-pub fn grants(grant: &ReferenceGrantSpec, from: &GrantFrom, service: &str) -> bool {
-    let is_target = |(group, kind): (&str, &str), name: Option<&str>| {
-        (group, kind) == SERVICE && name.is_none_or(|name| name == service)
+/// Whether a grant of an object's own namespace lets `from` refer to it: its group, kind and name.
+pub fn grants(grant: &ReferenceGrantSpec, from: &GrantFrom, target: (&str, &str, &str)) -> bool {
+    let (group, kind, name) = target;
+    let is_target = |to: &GrantTo| {
+        (&*to.group, &*to.kind) == (group, kind) && to.name.as_ref().is_none_or(|it| it == name)
     };
-    grant.from.contains(from)
-        && grant.to.iter().any(|to| is_target((&to.group, &to.kind), to.name.as_deref()))
+    grant.from.contains(from) && grant.to.iter().any(is_target)
 }
 
 /// The name of a kind of routes.
@@ -84,7 +84,8 @@ pub(super) struct Lookup<'a> {
     /// The route's namespace.
     pub(super) namespace: &'a str,
     /// What the route attaches to. A route may send the requests to a Service of another namespace
-    /// on to that Service without a grant: its clients may call it anyway.
+    /// on to that Service without a grant: its clients may call it anyway. Those of a Gateway may
+    /// not.
     pub(super) parents: Vec<Parent<'a>>,
     /// What there is.
     pub(super) backends: &'a dyn Backends,
@@ -161,7 +162,8 @@ impl Lookup<'_> {
             parent.kind == ParentKind::Service
                 && (parent.namespace, parent.name) == (namespace, name)
         });
-        let is_free = namespace == self.namespace || is_parent;
+        let is_at_gateway = self.parents.iter().any(|parent| parent.kind == ParentKind::Gateway);
+        let is_free = namespace == self.namespace || is_parent && !is_at_gateway;
         // First, so that nobody learns from a condition what another namespace has.
         if !is_free && !self.backends.is_granted(&from, namespace, name) {
             let what = format!(

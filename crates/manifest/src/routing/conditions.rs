@@ -46,15 +46,14 @@ pub fn conditions(routing: &Routing) -> Vec<StatusCondition> {
     conditions
 }
 
-/// The condition of a route that its parent does not take.
+/// The condition of a route whose parent does not exist, or has no such port or listener.
 pub fn without_parent(message: String) -> StatusCondition {
-    let (kind, status) = ("Accepted", "False");
-    StatusCondition { kind, status, reason: "NoMatchingParent", message }
+    not_accepted("NoMatchingParent", message)
 }
 
-/// The condition of a route in whose place another kind of routes holds.
-pub fn conflicted(message: String) -> StatusCondition {
-    StatusCondition { kind: "Accepted", status: "False", reason: "Conflicted", message }
+/// The condition of a route that its parent does not take.
+pub fn not_accepted(reason: &'static str, message: String) -> StatusCondition {
+    StatusCondition { kind: "Accepted", status: "False", reason, message }
 }
 
 fn accepted(problems: &[Problem], rules: usize, words: Words) -> StatusCondition {

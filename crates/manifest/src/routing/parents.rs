@@ -1,12 +1,12 @@
-//! What a route attaches to: services of the mesh. Gateways are not among them.
+//! What a route attaches to: services of the mesh, and Gateways.
 
 use k8s_openapi::api::core::v1::Service;
 
-use crate::ObjectName;
+use crate::Kind;
 use crate::istio::ServiceEntry;
 use crate::routes::{GROUP, ParentRef, RouteSpec};
 
-/// A service that a route attaches to.
+/// A service or Gateway that a route attaches to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parent<'a> {
     /// Its index in `parentRefs`.
@@ -21,13 +21,27 @@ pub struct Parent<'a> {
     pub written: &'a ParentRef,
 }
 
-/// What a route of the mesh attaches to.
+/// What a route attaches to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParentKind {
     /// A Service.
     Service,
     /// A ServiceEntry, all of its hosts.
     ServiceEntry,
+    /// A Gateway. One at the edge takes it at its listeners ([`crate::gateway::attach`]); waypoints
+    /// are asked for the routes of services.
+    Gateway,
+}
+
+impl ParentKind {
+    /// The kind of its objects.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Service => Kind::Service,
+            Self::ServiceEntry => Kind::ServiceEntry,
+            Self::Gateway => Kind::Gateway,
+        }
+    }
 }
 
 /// A port of a parent.
@@ -39,7 +53,7 @@ pub struct Port {
     pub(crate) name: String,
 }
 
-/// The services that a route of this namespace attaches to.
+/// The services and Gateways that a route of this namespace attaches to.
 pub fn parents<'a, R: Default>(
     spec: &'a RouteSpec<R>,
     namespace: &'a str,
@@ -49,6 +63,7 @@ pub fn parents<'a, R: Default>(
         let kind = match (group, written.kind.as_deref().unwrap_or("Gateway")) {
             ("", "Service") => ParentKind::Service,
             ("networking.istio.io", "ServiceEntry") => ParentKind::ServiceEntry,
+            (GROUP, "Gateway") => ParentKind::Gateway,
             _ => return None,
         };
         let namespace = written.namespace.as_deref().unwrap_or(namespace);
@@ -56,30 +71,12 @@ pub fn parents<'a, R: Default>(
     })
 }
 
-/// The Gateways among the parents of a route of this namespace, with the references as they are
-/// written. It attaches to none of them: waypoints are asked for the routes of services.
-pub fn gateways<'a, R: Default>(
-    spec: &'a RouteSpec<R>,
-    namespace: &'a str,
-) -> impl Iterator<Item = (ObjectName, &'a ParentRef)> {
-    spec.parent_refs.iter().filter_map(move |written| {
-        let group = written.group.as_deref().unwrap_or(GROUP);
-        let kind = written.kind.as_deref().unwrap_or("Gateway");
-        let namespace = written.namespace.as_deref().unwrap_or(namespace);
-        (group == GROUP && kind == "Gateway")
-            .then(|| (ObjectName::new(namespace, &written.name), written))
-    })
-}
-
 impl Parent<'_> {
-    /// The port that the route attaches to, or `None` for all. `ports` are the parent's; it has
-    /// none where it does not exist. An error says why the route does not attach.
+    /// The port of a service that the route attaches to, or `None` for all. `ports` are the
+    /// parent's; it has none where it does not exist. An error says why the route does not attach.
     pub fn port(&self, ports: Option<&[Port]>) -> Result<Option<u16>, String> {
         let ParentRef { port, section_name, .. } = self.written;
-        let kind = match self.kind {
-            ParentKind::Service => "Service",
-            ParentKind::ServiceEntry => "ServiceEntry",
-        };
+        let kind = self.kind.kind().name();
         let parent = format!("{kind} `{}/{}`", self.namespace, self.name);
         let Some(ports) = ports else { return Err(format!("the {parent} does not exist")) };
         if port.is_none() && section_name.is_none() {

@@ -42,7 +42,7 @@ impl Backends for Mesh {
             ..GrantTo::default()
         };
         let grant = ReferenceGrantSpec { from: vec![named("HTTPRoute", "app")], to: vec![to] };
-        namespace == "shop" && grants(&grant, from, service)
+        namespace == "shop" && grants(&grant, from, ("", "Service", service))
     }
 }
 
@@ -478,8 +478,8 @@ fn backends_are_found_or_take_their_share_with_them() {
 
 #[test]
 fn what_is_sent_to_a_service_may_be_sent_on_to_it() {
-    let reasons = |parent: &Value| {
-        let spec = json!({"parentRefs": [parent], "rules": [{"backendRefs": [
+    let reasons = |parents: &[Value]| {
+        let spec = json!({"parentRefs": parents, "rules": [{"backendRefs": [
             {"name": "near", "namespace": "shop", "port": 80},
         ]}]});
         let route = json!({"apiVersion": "", "kind": "", "metadata": metadata(), "spec": spec});
@@ -492,10 +492,13 @@ fn what_is_sent_to_a_service_may_be_sent_on_to_it() {
         parent.extend([("group".to_owned(), json!(group)), ("kind".to_owned(), json!(kind))]);
         Value::Object(parent)
     };
-    assert_eq!(reasons(&parent("Service", "", "near")), []);
+    let near = || parent("Service", "", "near");
+    assert_eq!(reasons(&[near()]), []);
     let refused = [Reason::RefNotPermitted];
-    assert_eq!(reasons(&parent("Service", "", "far")), refused, "another Service");
-    assert_eq!(reasons(&parent("ServiceEntry", "networking.istio.io", "near")), refused);
+    assert_eq!(reasons(&[parent("Service", "", "far")]), refused, "another Service");
+    assert_eq!(reasons(&[parent("ServiceEntry", "networking.istio.io", "near")]), refused);
+    let at_gateway = [near(), json!({"name": "edge"})];
+    assert_eq!(reasons(&at_gateway), refused, "who asks a Gateway is not in the mesh");
 }
 
 #[test]
@@ -699,7 +702,7 @@ fn conditions_say_what_holds() {
 }
 
 #[test]
-fn parents_are_services_and_entries() {
+fn parents_are_services_entries_and_gateways() {
     let spec: RouteSpec<HttpRouteRule> = serde_json::from_value(json!({"parentRefs": [
         {"name": "gateway"},
         {"group": "", "kind": "Service", "name": "web", "port": 80},
@@ -710,6 +713,7 @@ fn parents_are_services_and_entries() {
     .unwrap();
     let found: Vec<_> = parents(&spec, "app").map(|it| (it.index, it.kind, it.namespace)).collect();
     let expected = [
+        (0, ParentKind::Gateway, "app"),
         (1, ParentKind::Service, "app"),
         (2, ParentKind::Service, "shop"),
         (3, ParentKind::ServiceEntry, "app"),

@@ -185,6 +185,18 @@ impl ServerNameMatch {
         }
     }
 
+    /// The names that both match: those of the more specific one, if the other has them too.
+    #[must_use]
+    pub fn both(&self, other: &Self) -> Option<Self> {
+        let (more, less) = if self.rank() >= other.rank() { (self, other) } else { (other, self) };
+        let is_within = match (more, less) {
+            (Self::Exact(name), _) => less.matches(name),
+            (Self::Suffix(end), Self::Suffix(wider)) => end.ends_with(&**wider),
+            (Self::Suffix(_), Self::Exact(_)) => false,
+        };
+        is_within.then(|| more.clone())
+    }
+
     /// How specific it is; more is greater.
     pub(crate) fn rank(&self) -> (bool, usize) {
         match self {
@@ -239,6 +251,24 @@ mod tests {
             client_namespace: Some("shop"),
         };
         table.find(&connection).ok().map(|(_, rule)| rule.origin.name.to_string())
+    }
+
+    #[test]
+    fn two_names_have_in_common_what_the_more_specific_one_has() {
+        for (one, other, expected) in [
+            ("a.com", "a.com", Some("a.com")),
+            ("a.com", "b.com", None),
+            ("*.com", "a.com", Some("a.com")),
+            ("*.a.com", "a.com", None),
+            ("*.a.com", "*.com", Some("*.a.com")),
+            ("*.a.com", "*.b.com", None),
+            ("*", "*.a.com", Some("*.a.com")),
+        ] {
+            let (first, second) = (ServerNameMatch::new(one), ServerNameMatch::new(other));
+            let expected = expected.map(ServerNameMatch::new);
+            assert_eq!(first.both(&second), expected, "{one} {other}");
+            assert_eq!(second.both(&first), expected, "{other} {one}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use ambit_words::labels::SERVICE_NAME;
 use ambit_words::names::MESH_CONFIG_MAP;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, ContainerState, ContainerStateWaiting, ContainerStatus, Namespace, Node,
-    ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Service,
+    ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Service, ServiceSpec, ServiceStatus,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -83,7 +83,12 @@ pub(super) const SERVICE: Reading<Service> = Reading {
     name: None,
     reduce: |service| {
         service.metadata = kept(&mut service.metadata, &OF_SERVICES);
-        service.status = None;
+        // The addresses of load balancers are Gateways'.
+        let is_balanced = |spec: &ServiceSpec| spec.type_.as_deref() == Some("LoadBalancer");
+        let balancer = service.status.take().and_then(|it| it.load_balancer);
+        let balancer = balancer.filter(|_| service.spec.as_ref().is_some_and(is_balanced));
+        service.status = balancer
+            .map(|it| ServiceStatus { load_balancer: Some(it), ..ServiceStatus::default() });
     },
     events: |service| Ok(vec![Event::Put(Typed::Service(Arc::new(service)))]),
 };

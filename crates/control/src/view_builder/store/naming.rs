@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::gateway::{Gateway, GatewayClass, Unbound};
+use ambit_manifest::routes::ReferenceGrant;
 use ambit_manifest::routing::ParentKind;
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
@@ -38,7 +39,19 @@ impl Store {
     ) {
         if self.gateways.put(name.clone(), gateway) {
             self.mark_naming(mesh, &name, dirty);
+            dirty.gateways.insert(name);
         }
+    }
+
+    /// Puts or removes a grant, which may be for Gateways' certificates as well.
+    pub(super) fn put_grant(
+        &mut self,
+        name: ObjectName,
+        grant: Option<Arc<ReferenceGrant>>,
+        dirty: &mut Dirty,
+    ) {
+        dirty.gateways.extend(self.gateways.with_certificates_of(&name.namespace).cloned());
+        self.routes.put_grant(name, grant, dirty);
     }
 
     pub(super) fn put_gateway_class(
@@ -51,6 +64,7 @@ impl Store {
         let before = self.gateways.position(&name);
         for gateway in self.gateways.put_class(name.clone(), class) {
             self.mark_naming(mesh, &gateway, dirty);
+            dirty.gateways.insert(gateway);
         }
         if self.gateways.position(&name) != before {
             // A policy that is attached to the class begins or ceases to hold, for any service.
@@ -107,6 +121,7 @@ impl Store {
                 let entry = self.service_entries.get(name)?;
                 (entry.metadata.labels.as_ref(), entries::shares(entry, &record))
             }
+            ParentKind::Gateway => return None,
         };
         let none = Labels::new();
         let naming = Naming {

@@ -1,0 +1,189 @@
+//! Gateways at the edge: which routes attach to their listeners, and what their pods are sent.
+//!
+//! All is read again from the objects whenever it is asked for. A listener that is not accepted is
+//! not sent; routes attach to it nevertheless, and are counted. A route is sent with all of its
+//! rules: those that cannot be honoured answer 500. Nothing here may send a route to a Gateway
+//! whose listeners do not take it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ambit_manifest::gateway::attach::{Attaching, Attachment, attach};
+use ambit_manifest::gateway::listeners::{Fault, Judged, Protocol, judge};
+use ambit_manifest::gateway::{Gateway, SecretRef};
+use ambit_manifest::policy::StatusCondition;
+use ambit_manifest::routes::GrantFrom;
+use ambit_manifest::routing::{self, Parent, ParentKind, Routing};
+use ambit_manifest::waypoint::ListenerMade;
+use ambit_manifest::{Kind, ObjectName};
+use ambit_model::Text;
+use ambit_model::http::bytes::BytesRule;
+use ambit_model::http::gateway::{
+    self as model, ClientValidation, HostMatch, HostRules, ListenerSpeaks, Termination,
+};
+use ambit_model::names::ServiceName;
+
+use super::routes::{Route, RouteName};
+use super::store::Store;
+
+/// A Gateway at the edge.
+pub(crate) struct Edge<'a> {
+    name: ObjectName,
+    gateway: &'a Gateway,
+    listeners: Vec<Judged<'a>>,
+}
+
+/// What is attached to one listener.
+#[derive(Default)]
+struct Attached {
+    routes: Vec<HostRules>,
+    bytes: Vec<Arc<BytesRule>>,
+}
+
+impl<'a> Edge<'a> {
+    /// The Gateway of this name, if it is one at the edge.
+    pub(crate) fn find(store: &'a Store, name: &ObjectName) -> Option<Self> {
+        let gateway = store.gateways().edge(name)?;
+        Some(Self { name: name.clone(), gateway, listeners: judge(&gateway.spec) })
+    }
+
+    /// Its listeners that take a route which names it like this, or why none does.
+    pub(crate) fn attach(
+        &self,
+        store: &Store,
+        route: &Route,
+        parent: &Parent<'_>,
+    ) -> Result<Vec<Attachment>, StatusCondition> {
+        let namespace = route.metadata().namespace.as_deref().unwrap_or_default();
+        let labels = store.namespace(namespace).labels;
+        let kind = route.kind();
+        let hosts = if kind == Kind::TcpRoute { &[] } else { route.hosts() };
+        let attaching = Attaching { kind, namespace, labels: &labels, hosts };
+        attach(&self.name.namespace, &self.listeners, parent.written, &attaching).map_err(|why| {
+            routing::not_accepted(why.reason(), why.message(parent.written, &attaching))
+        })
+    }
+
+    /// What is known of its listeners besides what they say, by their names.
+    pub(crate) fn made(&self, store: &Store) -> BTreeMap<String, ListenerMade> {
+        let mut counts = vec![0; self.listeners.len()];
+        for (_, route) in store.routes().of_parent(&(ParentKind::Gateway, self.name.clone())) {
+            for at in self.places(store, route).into_keys() {
+                counts[at] += 1;
+            }
+        }
+        let listeners = self.listeners.iter().zip(counts);
+        let made = listeners.map(|(judged, count)| {
+            let attached_routes = Some(count);
+            let unresolved = self.not_permitted(store, judged);
+            let made = ListenerMade { attached_routes, unresolved, ..ListenerMade::default() };
+            (judged.listener.name.clone(), made)
+        });
+        made.collect()
+    }
+
+    /// The certificate of a listener that the Gateway may not use.
+    fn not_permitted(&self, store: &Store, judged: &Judged<'_>) -> Option<Fault> {
+        let secret = judged.certificates().find(|it| !self.is_permitted(store, it))?;
+        let namespace = secret.namespace.as_deref().unwrap_or_default();
+        let what = format!(
+            "no ReferenceGrant of `{namespace}` lets Gateways of `{}` refer to its Secret `{}`",
+            self.name.namespace, secret.name
+        );
+        Some(Fault { reason: "RefNotPermitted", what })
+    }
+
+    /// Where a route is attached, however often it names the Gateway: the listeners, each with the
+    /// hosts for which it asks the route.
+    fn places(&self, store: &Store, route: &Route) -> BTreeMap<usize, Vec<Option<HostMatch>>> {
+        let parents = route.parents().into_iter();
+        let here = parents.filter(|it| {
+            it.kind == ParentKind::Gateway
+                && (it.namespace, it.name) == (&*self.name.namespace, &*self.name.name)
+        });
+        let mut places: BTreeMap<usize, Vec<Option<HostMatch>>> = BTreeMap::new();
+        for it in here.filter_map(|parent| self.attach(store, route, &parent).ok()).flatten() {
+            let hosts = places.entry(it.listener).or_default();
+            for host in it.hosts {
+                if !hosts.contains(&host) {
+                    hosts.push(host);
+                }
+            }
+        }
+        places
+    }
+
+    /// What its pods are sent.
+    pub(super) fn build(
+        &self,
+        store: &Store,
+        routings: &BTreeMap<RouteName, Routing>,
+        service: ServiceName,
+    ) -> model::Gateway {
+        let mut all: Vec<Attached> = self.listeners.iter().map(|_| Attached::default()).collect();
+        let parent = (ParentKind::Gateway, self.name.clone());
+        for (name, route) in store.routes().of_parent(&parent) {
+            let Some(routing) = routings.get(name) else { continue };
+            for (at, hosts) in self.places(store, route) {
+                let rules = |host| HostRules { host, rules: routing.rules.clone() };
+                if routing.connections.is_empty() {
+                    all[at].routes.extend(hosts.into_iter().map(rules));
+                } else {
+                    all[at].bytes.extend(routing.connections.iter().cloned());
+                }
+            }
+        }
+        let listeners = self.listeners.iter().zip(all).filter_map(|(judged, attached)| {
+            let (port, speaks) = (judged.port()?, self.speaks(store, judged)?);
+            let name = judged.listener.name.as_str().into();
+            let listener = model::Listener::new(name, port, judged.host(), speaks);
+            Some(listener.with_routes(attached.routes).with_bytes(attached.bytes))
+        });
+        model::Gateway::new(service, listeners)
+    }
+
+    /// What is spoken at a listener; nothing if it is not served.
+    fn speaks(&self, store: &Store, judged: &Judged<'_>) -> Option<ListenerSpeaks> {
+        let termination = || Termination {
+            certificates: self.certificates(store, judged),
+            clients: self.clients(judged.listener.port),
+        };
+        match judged.protocol().filter(|_| judged.is_served())? {
+            Protocol::Http => Some(ListenerSpeaks::Http),
+            Protocol::Https => Some(ListenerSpeaks::Https(termination())),
+            Protocol::TlsTerminate => Some(ListenerSpeaks::Tls(termination())),
+            Protocol::TlsPassthrough => Some(ListenerSpeaks::TlsPassthrough),
+            Protocol::Tcp => Some(ListenerSpeaks::Tcp),
+            Protocol::Udp => None,
+        }
+    }
+
+    /// The names of a listener's certificates, of those that the Gateway may use.
+    fn certificates(&self, store: &Store, judged: &Judged<'_>) -> Vec<Text> {
+        let own = &*self.name.namespace;
+        let named = judged.certificates().map(|it| (it.namespace.as_deref().unwrap_or(own), it));
+        let permitted = named.filter(|(_, it)| self.is_permitted(store, it));
+        permitted.map(|(namespace, it)| format!("{namespace}/{}", it.name).into()).collect()
+    }
+
+    /// Whether the Gateway may use this Secret: it is of its namespace, or granted to it.
+    fn is_permitted(&self, store: &Store, secret: &SecretRef) -> bool {
+        let own = &*self.name.namespace;
+        let namespace = secret.namespace.as_deref().unwrap_or(own);
+        let from = GrantFrom::of_gateways(own);
+        let target = ("", "Secret", &*secret.name);
+        namespace == own || store.routes().is_granted(&from, namespace, target)
+    }
+
+    /// Which clients must prove themselves at a port. Their roots are in ConfigMaps, which are not
+    /// read: where they are asked for, nobody can prove anything.
+    fn clients(&self, port: i32) -> ClientValidation {
+        let frontend = self.gateway.spec.tls.as_ref().and_then(|it| it.frontend.as_ref());
+        match frontend.and_then(|it| it.validation(port)) {
+            None => ClientValidation::None,
+            Some(_) => ClientValidation::Impossible {
+                problem: "the roots of clients' certificates are not read".into(),
+            },
+        }
+    }
+}
