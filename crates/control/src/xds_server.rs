@@ -19,11 +19,11 @@ use ambit_net::drain::Guard;
 use ambit_net::grpc::messages::Messages;
 use ambit_wire::admin::{ApiVersion, ProxySync, SyncStatus, TypeSync};
 use ambit_wire::proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion,
 };
-use ambit_wire::xds::ResourceType;
 use ambit_wire::xds::resources::Resources;
 use ambit_wire::xds::server::{Progress, Stream};
+use ambit_wire::xds::{ResourceType, WILDCARD};
 use ambit_words::error_chain;
 use http::HeaderMap;
 use prost::Message as _;
@@ -424,20 +424,37 @@ impl StreamTask {
         }
     }
 
-    /// What a gateway at the edge serves is sent to its own pods alone. Without authentication
-    /// nobody proves anything, here as elsewhere.
+    /// What a gateway at the edge serves is sent to its own pods alone, and its keys to nobody who
+    /// has proven nothing.
     fn check_gateway(&self, request: &DeltaDiscoveryRequest) -> Result<(), End> {
-        if request.type_url != ResourceType::Gateway.url() {
+        let is_certificate = request.type_url == ResourceType::Certificate.url();
+        if !is_certificate && request.type_url != ResourceType::Gateway.url() {
             return Ok(());
         }
-        let Some(caller) = &self.caller else { return Ok(()) };
-        let own = caller.gateway(&self.discovery.world).map(|own| own.to_string());
-        let mut others = request.resource_names_subscribe.iter();
-        match others.find(|name| own.as_ref() != Some(name)) {
+        let own = match &self.caller {
+            Some(caller) => caller.gateway(&self.discovery.world).map(|own| own.to_string()),
+            // Without authentication nobody proves anything, here as elsewhere.
+            None if !is_certificate => return Ok(()),
+            None => None,
+        };
+        let is_own = |name: &str| {
+            let own = own.as_deref().and_then(|own| name.strip_prefix(own));
+            own.is_some_and(
+                |rest| if is_certificate { rest.starts_with('/') } else { rest.is_empty() },
+            )
+        };
+        // A client that connects again names what it holds in place of subscribing.
+        let held = request.initial_resource_versions.iter().filter_map(HeldVersion::texts);
+        let subscribed = request.resource_names_subscribe.iter().map(String::as_str);
+        // Whoever asks for all is refused for that.
+        let mut names = held.map(|(name, _)| name).chain(subscribed.filter(|it| *it != WILDCARD));
+        match names.find(|name| !is_own(name)) {
             Some(name) => Err(End::Told(Status::permission_denied(format!(
-                "{} is no pod of the gateway {name:?}, whose listeners and routes are sent to its \
-                 own pods alone",
-                caller.account_holder()
+                "{} is no pod of the gateway of {name:?}; its listeners, routes and keys are sent \
+                 to its own pods alone",
+                self.caller
+                    .as_ref()
+                    .map_or_else(|| "a stranger".to_owned(), Caller::account_holder)
             )))),
             None => Ok(()),
         }

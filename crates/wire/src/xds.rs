@@ -52,7 +52,7 @@ pub const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// Subscribes to everything; together with an unsubscription from it, to nothing.
-pub(crate) const WILDCARD: &str = "*";
+pub const WILDCARD: &str = "*";
 
 /// Bytes of the content hash that make a version.
 const VERSION_BYTES: usize = 16;
