@@ -17,22 +17,23 @@ use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 const EDGE: &str = "\
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
-metadata: {name: edge, namespace: app}
+metadata: {name: edge, namespace: outside}
 spec:
   gatewayClassName: ambit
   listeners:
-  - {name: http, port: 80, protocol: HTTP}
+  - {name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
   - name: https
     port: 443
     protocol: HTTPS
     hostname: '*.example.com'
     tls: {certificateRefs: [{name: edge-tls}]}
+    allowedRoutes: {namespaces: {from: All}}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: edge, namespace: app}
 spec:
-  parentRefs: [{name: edge}]
+  parentRefs: [{name: edge, namespace: outside}]
   hostnames: [www.example.com]
   rules:
   - matches: [{path: {type: PathPrefix, value: /a}}]
@@ -42,7 +43,7 @@ spec:
 const READ_ONLY: &str = "\
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
-metadata: {name: read-only, namespace: app}
+metadata: {name: read-only, namespace: outside}
 spec:
   targetRefs: [{kind: Gateway, group: gateway.networking.k8s.io, name: edge}]
   action: DENY
@@ -62,8 +63,10 @@ spec:
 #[test]
 fn the_host_enters_the_mesh_through_a_gateway() {
     let [http, https] = [free_port(), free_port()];
-    let flags =
-        [format!("--publish={http}=app/edge/80"), format!("--publish={https}=app/edge/443")];
+    let flags = [
+        format!("--publish={http}=outside/edge/80"),
+        format!("--publish={https}=outside/edge/443"),
+    ];
     let certificate = Certificate::new("www.example.com");
     let more = format!("{EDGE}---\n{}", certificate.secret());
     let machine = Machine::up_with("gateway", Mesh::On, &[&flags[0], &flags[1]], &more);
@@ -83,13 +86,16 @@ fn a_port_that_leads_nowhere_is_refused_before_anything_starts() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let taken = taken.local_addr().expect("it has an address").port();
     for (publish, part) in [
-        ("8443=app/nothing/80".to_owned(), "there is no Gateway app/nothing among the manifests"),
-        ("8443=app/edge/81".to_owned(), "Gateway app/edge has no listener at port 81"),
+        (
+            "8443=outside/nothing/80".to_owned(),
+            "there is no Gateway outside/nothing among the manifests",
+        ),
+        ("8443=outside/edge/81".to_owned(), "Gateway outside/edge has no listener at port 81"),
         ("8443=edge".to_owned(), "as in 8443=ingress/443"),
-        (format!("{taken}=app/edge/80"), "choose another port"),
+        (format!("{taken}=outside/edge/80"), "choose another port"),
     ] {
         let _held = TcpListener::bind((Ipv4Addr::LOCALHOST, taken));
-        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: app}\n---\n";
+        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: outside}\n---\n";
         let input = format!("{namespace}{}", EDGE.split("---").next().expect("a Gateway"));
         let flag = format!("--publish={publish}");
         let said = machine.ambit_with(&["up", "-", "--detach", &flag], &input);
@@ -131,7 +137,7 @@ fn programmed(machine: &Machine) {
         })
     });
     let pods = machine.pods();
-    assert!(pods.iter().any(|pod| pod.namespace == "app" && pod.owner == "edge-ambit"));
+    assert!(pods.iter().any(|pod| pod.namespace == "outside" && pod.owner == "edge-ambit"));
 }
 
 fn entered(machine: &Machine, port: u16) {
@@ -178,7 +184,8 @@ fn changed_under_load(machine: &Machine, port: u16) {
     });
     let more = EDGE.replace(
         "  - name: https",
-        "  - {name: more, port: 8080, protocol: HTTP}\n  - name: https",
+        "  - {name: more, port: 8080, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}\n  \
+         - name: https",
     );
     for edge in [more.as_str(), EDGE, &more, EDGE] {
         machine.apply(edge);
@@ -208,7 +215,7 @@ impl Certificate {
         let Self { chain, key } = self;
         format!(
             "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n\
-             metadata: {{name: edge-tls, namespace: app}}\nstringData:\n  tls.crt: |\n    {}\n  \
+             metadata: {{name: edge-tls, namespace: outside}}\nstringData:\n  tls.crt: |\n    {}\n  \
              tls.key: |\n    {}\n",
             indented(chain),
             indented(key)
