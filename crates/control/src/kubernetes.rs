@@ -6,6 +6,7 @@
 
 mod bindings;
 mod classes;
+pub(crate) mod client_roots;
 pub(crate) mod conditions;
 pub(crate) mod election;
 #[cfg(test)]

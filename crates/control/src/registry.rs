@@ -23,8 +23,9 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 
 /// Longest time from the first change of a batch to its processing.
 const GATHER_MAX: Duration = Duration::from_millis(5);
-/// The kinds that the control plane looks at; of ConfigMaps the mesh configuration alone.
-const KINDS: [Kind; 22] = [
+/// The kinds that the control plane looks at; of ConfigMaps the mesh configuration alone, of
+/// Secrets those with certificates.
+const KINDS: [Kind; 23] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -46,6 +47,7 @@ const KINDS: [Kind; 22] = [
     Kind::VirtualService,
     Kind::Telemetry,
     Kind::ConfigMap,
+    Kind::Secret,
     Kind::TrafficPolicy,
 ];
 

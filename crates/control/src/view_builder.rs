@@ -7,6 +7,8 @@
 //! reads a file or a clock, or uses the network.
 
 mod authorizers;
+mod certificates;
+mod client_roots;
 mod destination_rules;
 pub(crate) mod edge;
 mod entries;
@@ -415,6 +417,9 @@ impl Builder {
                 Some(built) => self.edges.insert(name, built.service.clone()),
                 None => self.edges.remove(&name),
             };
+            let of_certificates =
+                certificates::changes(&self.store, &self.view, old.as_ref(), built.as_ref());
+            changes.extend(of_certificates);
             let is_other = |old: &ServiceName| built.as_ref().is_none_or(|it| it.service != *old);
             changes.extend(old.filter(is_other).map(Change::RemoveGateway));
             if let Some(built) = built {

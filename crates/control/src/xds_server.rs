@@ -424,37 +424,32 @@ impl StreamTask {
         }
     }
 
-    /// What a gateway at the edge serves is sent to its own pods alone, and its keys to nobody who
-    /// has proven nothing.
+    /// What a gateway at the edge serves is sent to its own pods alone. Without authentication
+    /// nobody proves anything, here as elsewhere; private keys are then sent to nobody.
     fn check_gateway(&self, request: &DeltaDiscoveryRequest) -> Result<(), End> {
-        let is_certificate = request.type_url == ResourceType::Certificate.url();
-        if !is_certificate && request.type_url != ResourceType::Gateway.url() {
+        let is_key = request.type_url == ResourceType::Certificate.url();
+        if !is_key && request.type_url != ResourceType::Gateway.url() {
             return Ok(());
         }
         let own = match &self.caller {
             Some(caller) => caller.gateway(&self.discovery.world).map(|own| own.to_string()),
-            // Without authentication nobody proves anything, here as elsewhere.
-            None if !is_certificate => return Ok(()),
-            None => None,
+            None if is_key => None,
+            None => return Ok(()),
         };
-        let is_own = |name: &str| {
-            let own = own.as_deref().and_then(|own| name.strip_prefix(own));
-            own.is_some_and(
-                |rest| if is_certificate { rest.starts_with('/') } else { rest.is_empty() },
-            )
+        let is_own = |name: &&str| {
+            let below = own.as_ref().and_then(|own| name.strip_prefix(own.as_str()));
+            below.is_some_and(|it| if is_key { it.starts_with('/') } else { it.is_empty() })
         };
-        // A client that connects again names what it holds in place of subscribing.
+        // To name one as held asks for it too.
         let held = request.initial_resource_versions.iter().filter_map(HeldVersion::texts);
         let subscribed = request.resource_names_subscribe.iter().map(String::as_str);
         // Whoever asks for all is refused for that.
-        let mut names = held.map(|(name, _)| name).chain(subscribed.filter(|it| *it != WILDCARD));
-        match names.find(|name| !is_own(name)) {
+        let subscribed = subscribed.filter(|name| *name != WILDCARD);
+        match held.map(|(name, _)| name).chain(subscribed).find(|name| !is_own(name)) {
             Some(name) => Err(End::Told(Status::permission_denied(format!(
-                "{} is no pod of the gateway of {name:?}; its listeners, routes and keys are sent \
-                 to its own pods alone",
-                self.caller
-                    .as_ref()
-                    .map_or_else(|| "a stranger".to_owned(), Caller::account_holder)
+                "{} is no pod of the gateway of {name:?}, whose listeners, routes and certificates \
+                 are sent to its own pods alone",
+                self.caller.as_ref().map_or_else(String::new, Caller::account_holder)
             )))),
             None => Ok(()),
         }
@@ -697,6 +692,9 @@ mod tests {
             (ResourceType::HttpService, vec![], None),
             (ResourceType::HttpService, vec!["*"], None),
             (ResourceType::RequestPolicy, vec![], None),
+            // Nobody has proven anything here.
+            (ResourceType::Certificate, vec!["shop/edge/shop/tls"], None),
+            (ResourceType::Certificate, vec!["*"], None),
         ] {
             let request = DeltaDiscoveryRequest {
                 type_url: kind.url().to_owned(),
@@ -744,6 +742,19 @@ mod tests {
         (Event::Put(stored(Kind::Pod, pod.to_string().as_bytes()).unwrap()), headers)
     }
 
+    /// Asks for these names; one after `=` is told to be held.
+    fn asking(kind: ResourceType, names: &[&str]) -> DeltaDiscoveryRequest {
+        let (held, names): (Vec<&str>, Vec<&str>) =
+            names.iter().copied().partition(|name| name.starts_with('='));
+        let held = held.iter().map(|name| HeldVersion::new(&name[1..], ""));
+        DeltaDiscoveryRequest {
+            type_url: kind.url().to_owned(),
+            resource_names_subscribe: names.into_iter().map(str::to_owned).collect(),
+            initial_resource_versions: held.collect(),
+            ..DeltaDiscoveryRequest::default()
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_a_gateway_serves_is_sent_to_its_own_pods_alone() {
         let (drain, api) = (Drain::new(), FakeApi::default());
@@ -768,28 +779,41 @@ mod tests {
         ]);
         let (edge, way) = ("istio.io-gateway-controller", "istio.io-mesh-controller");
         let one = "shop/one-ambit.shop.svc.cluster.local";
-        for (name, of, manager, asked, expected) in [
-            ("one-1", "one-ambit", edge, vec![one], true),
-            ("two-1", "two-ambit", edge, vec![one], false),
-            ("two-2", "two-ambit", edge, vec!["shop/two-ambit.shop.svc.cluster.local", one], false),
-            ("way-1", "way", way, vec![one], false),
-            ("way-2", "way", way, vec!["shop/way.shop.svc.cluster.local"], false),
-            ("node-1", "node", "", vec![one], false),
-            ("one-2", "one-ambit", edge, vec!["*"], false),
+        let key = "shop/one-ambit.shop.svc.cluster.local/shop/tls";
+        let held = "=shop/one-ambit.shop.svc.cluster.local/shop/tls";
+        let two_itself = "shop/two-ambit.shop.svc.cluster.local";
+        let two = "shop/two-ambit.shop.svc.cluster.local/shop/tls";
+        let longer = "shop/one-ambit.shop.svc.cluster.localhost/shop/tls";
+        let (gateways, keys) = (ResourceType::Gateway, ResourceType::Certificate);
+        for (kind, name, of, manager, asked, expected) in [
+            (gateways, "one-1", "one-ambit", edge, vec![one], true),
+            (gateways, "two-1", "two-ambit", edge, vec![one], false),
+            (gateways, "two-2", "two-ambit", edge, vec![two_itself, one], false),
+            (gateways, "way-1", "way", way, vec![one], false),
+            (gateways, "way-2", "way", way, vec!["shop/way.shop.svc.cluster.local"], false),
+            (gateways, "node-1", "node", "", vec![one], false),
+            (gateways, "one-2", "one-ambit", edge, vec!["*"], false),
+            (keys, "one-3", "one-ambit", edge, vec![key], true),
+            (keys, "one-4", "one-ambit", edge, vec![key, longer], false),
+            (keys, "one-5", "one-ambit", edge, vec!["*"], false),
+            (keys, "two-3", "two-ambit", edge, vec![key], false),
+            (keys, "two-4", "two-ambit", edge, vec![two, held], false),
+            (keys, "way-3", "way", way, vec![key], false),
+            (keys, "node-2", "node", "", vec![key], false),
         ] {
             let (pod, headers) = pod_of(&api, name, of, manager);
             world.apply(vec![pod]);
-            let request = DeltaDiscoveryRequest {
-                type_url: ResourceType::Gateway.url().to_owned(),
-                resource_names_subscribe: asked.iter().map(|it| (*it).to_owned()).collect(),
-                ..DeltaDiscoveryRequest::default()
-            };
+            let request = asking(kind, &asked);
             let frames = futures::stream::iter([Ok::<_, Status>(Frame::data(framed(&request)))]);
             let frames = frames.chain(futures::stream::pending());
             let requests = messages(Body::new(StreamBody::new(frames)));
             let (mut answers, _) = discovery.follow(headers, requests, None).await.unwrap();
             match answers.recv().await.unwrap() {
-                Ok(answer) => assert!(expected && answer.resources.len() == 1, "{name} {asked:?}"),
+                // There is no such Secret: then it is told that it is gone.
+                Ok(answer) => {
+                    let count = answer.resources.len() + answer.removed_resources.len();
+                    assert!(expected && count == 1, "{name} {asked:?}");
+                }
                 Err(status) => {
                     assert_eq!(status.code(), tonic::Code::PermissionDenied, "{name}");
                     assert!(!expected && status.message().contains("own pods alone"), "{status}");

@@ -34,7 +34,7 @@ use crate::provider::{EDGE_VERSIONS, edge_provider, suite_name};
 use crate::stream::{ReadAhead, SEND_BUFFER_BYTES, ServerStream, Stream};
 
 pub use certificates::EdgeCertificate;
-pub use clients::ClientCertificate;
+pub use clients::{ClientCertificate, check_roots};
 
 /// What a listener for HTTPS offers inside TLS, the preferred first.
 pub const ALPN_HTTPS: &[&str] = &["h2", "http/1.1"];

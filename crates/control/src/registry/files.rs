@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use ambit_manifest::{Kind, ObjectKey, stored};
 use ambit_wire::capture::Obstacle;
-use ambit_words::names::MESH_CONFIG_MAP;
 use futures::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use sha2::{Digest, Sha256};
@@ -293,9 +292,6 @@ fn subject(path: &Path) -> Option<Subject> {
         ["objects", plural, namespace, file] => {
             let kind = Kind::from_plural(plural)?;
             let name = file.strip_suffix(".json")?;
-            if kind == Kind::ConfigMap && name != MESH_CONFIG_MAP {
-                return None;
-            }
             Some(Subject::Object(ObjectKey::new(kind, namespace, name)))
         }
         ["status", "pods", namespace, file] => Some(Subject::PodStatus {

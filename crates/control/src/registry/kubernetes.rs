@@ -27,7 +27,7 @@ use std::time::Duration;
 use ambit_apiserver::WATCH_TIMEOUT_SECONDS;
 use ambit_manifest::{Kind, ObjectKey};
 use futures::stream::{BoxStream, StreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
@@ -119,6 +119,9 @@ impl KubernetesRegistry {
                 Kind::ConfigMap => {
                     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), root_namespace);
                     watches.spawn(follower.run(watched(maps), reduce::MESH_CONFIG));
+                }
+                Kind::Secret => {
+                    watches.spawn(follower.run(every::<Secret>(client), reduce::SECRET));
                 }
                 Kind::Pod => {
                     follower.others = Some(others_listed.clone());
@@ -298,7 +301,7 @@ impl Follower {
     {
         let mut config = watcher::Config::default().page_size(PAGE).timeout(WATCH_TIMEOUT_SECONDS);
         config.label_selector = reading.selector.map(str::to_owned);
-        config.field_selector = reading.name.map(|name| format!("metadata.name={name}"));
+        config.field_selector = reading.field.map(|(field, value)| format!("{field}={value}"));
         loop {
             match self.follow(watch(config.clone()), &reading).await {
                 Restart::Anew => {}
@@ -480,6 +483,19 @@ impl Follower {
                     Err(_) => {}
                 }
                 sleep(PAUSE_MAX).await;
+                return Ok(Some(Restart::Anew));
+            }
+            // Only listeners that name Secrets need them: everything else goes on without.
+            ApiError::Refused(status) if status.code == 403 && kind == Kind::Secret => {
+                if self.says("forbidden") {
+                    tracing::warn!(
+                        problem,
+                        "Secrets cannot be watched: Gateways cannot serve certificates; allow \
+                         this service account to get, list and watch Secrets, as the chart does",
+                    );
+                }
+                self.tell_listed().await?;
+                sleep(LOOK_AGAIN).await;
                 return Ok(Some(Restart::Anew));
             }
             ApiError::Refused(_) if self.says("refused") => {

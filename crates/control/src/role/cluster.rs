@@ -11,6 +11,7 @@ use kube::Client;
 use super::Parts;
 use crate::ca::cluster::ClusterAuthority;
 use crate::config::Config;
+use crate::kubernetes::client_roots::ClientRootMaps;
 use crate::kubernetes::conditions::Conditions;
 use crate::kubernetes::election::Election;
 use crate::kubernetes::roots::Roots;
@@ -58,6 +59,8 @@ impl Cluster {
             },
         };
         guard.spawn(waypoints.run(guard.clone()));
+        let maps = ClientRootMaps { client: self.client.clone(), world: parts.world.clone() };
+        guard.spawn(maps.run(guard.clone()));
         let roots = Roots {
             client: self.client.clone(),
             authority: parts.authority.clone(),

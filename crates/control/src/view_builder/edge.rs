@@ -8,21 +8,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ambit_manifest::gateway::Gateway;
 use ambit_manifest::gateway::attach::{Attaching, Attachment, attach};
-use ambit_manifest::gateway::listeners::{Fault, Judged, Protocol, judge};
-use ambit_manifest::gateway::{Gateway, SecretRef};
+use ambit_manifest::gateway::listeners::{Judged, Protocol, judge};
 use ambit_manifest::policy::StatusCondition;
-use ambit_manifest::routes::GrantFrom;
 use ambit_manifest::routing::{self, Parent, ParentKind, Routing};
 use ambit_manifest::waypoint::ListenerMade;
 use ambit_manifest::{Kind, ObjectName};
-use ambit_model::Text;
 use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::gateway::{
-    self as model, ClientValidation, HostMatch, HostRules, ListenerSpeaks, Termination,
+    self as model, HostMatch, HostRules, ListenerSpeaks, Termination,
 };
 use ambit_model::names::ServiceName;
 
+use super::certificates;
+use super::client_roots::{self, Asked};
 use super::routes::{Route, RouteName};
 use super::store::Store;
 
@@ -75,22 +75,13 @@ impl<'a> Edge<'a> {
         let listeners = self.listeners.iter().zip(counts);
         let made = listeners.map(|(judged, count)| {
             let attached_routes = Some(count);
-            let unresolved = self.not_permitted(store, judged);
-            let made = ListenerMade { attached_routes, unresolved, ..ListenerMade::default() };
+            let certificates = certificates::fault(store, &self.name.namespace, judged);
+            let clients = self.clients(store, judged);
+            let unresolved = certificates.or(clients.unresolved);
+            let made = ListenerMade { attached_routes, unresolved, refused: clients.refused };
             (judged.listener.name.clone(), made)
         });
         made.collect()
-    }
-
-    /// The certificate of a listener that the Gateway may not use.
-    fn not_permitted(&self, store: &Store, judged: &Judged<'_>) -> Option<Fault> {
-        let secret = judged.certificates().find(|it| !self.is_permitted(store, it))?;
-        let namespace = secret.namespace.as_deref().unwrap_or_default();
-        let what = format!(
-            "no ReferenceGrant of `{namespace}` lets Gateways of `{}` refer to its Secret `{}`",
-            self.name.namespace, secret.name
-        );
-        Some(Fault { reason: "RefNotPermitted", what })
     }
 
     /// Where a route is attached, however often it names the Gateway: the listeners, each with the
@@ -145,8 +136,8 @@ impl<'a> Edge<'a> {
     /// What is spoken at a listener; nothing if it is not served.
     fn speaks(&self, store: &Store, judged: &Judged<'_>) -> Option<ListenerSpeaks> {
         let termination = || Termination {
-            certificates: self.certificates(store, judged),
-            clients: self.clients(judged.listener.port),
+            certificates: certificates::usable(store, &self.name.namespace, judged),
+            clients: self.clients(store, judged).validation,
         };
         match judged.protocol().filter(|_| judged.is_served())? {
             Protocol::Http => Some(ListenerSpeaks::Http),
@@ -158,32 +149,10 @@ impl<'a> Edge<'a> {
         }
     }
 
-    /// The names of a listener's certificates, of those that the Gateway may use.
-    fn certificates(&self, store: &Store, judged: &Judged<'_>) -> Vec<Text> {
-        let own = &*self.name.namespace;
-        let named = judged.certificates().map(|it| (it.namespace.as_deref().unwrap_or(own), it));
-        let permitted = named.filter(|(_, it)| self.is_permitted(store, it));
-        permitted.map(|(namespace, it)| format!("{namespace}/{}", it.name).into()).collect()
-    }
-
-    /// Whether the Gateway may use this Secret: it is of its namespace, or granted to it.
-    fn is_permitted(&self, store: &Store, secret: &SecretRef) -> bool {
-        let own = &*self.name.namespace;
-        let namespace = secret.namespace.as_deref().unwrap_or(own);
-        let from = GrantFrom::of_gateways(own);
-        let target = ("", "Secret", &*secret.name);
-        namespace == own || store.routes().is_granted(&from, namespace, target)
-    }
-
-    /// Which clients must prove themselves at a port. Their roots are in ConfigMaps, which are not
-    /// read: where they are asked for, nobody can prove anything.
-    fn clients(&self, port: i32) -> ClientValidation {
+    /// Which clients must prove themselves to a listener.
+    fn clients(&self, store: &Store, judged: &Judged<'_>) -> Asked {
         let frontend = self.gateway.spec.tls.as_ref().and_then(|it| it.frontend.as_ref());
-        match frontend.and_then(|it| it.validation(port)) {
-            None => ClientValidation::None,
-            Some(_) => ClientValidation::Impossible {
-                problem: "the roots of clients' certificates are not read".into(),
-            },
-        }
+        let frontend = frontend.filter(|_| judged.protocol().is_some_and(Protocol::ends_tls));
+        client_roots::asked(store, &self.name.namespace, frontend, judged.listener.port)
     }
 }

@@ -5,7 +5,7 @@
 //! refused: a Service of the name is never taken for it. Nothing here may look at the waypoint's
 //! pods: a proxy that finds none refuses as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
@@ -22,6 +22,8 @@ use ambit_words::labels::{
 use ambit_words::ports;
 
 use super::Mesh;
+use super::certificates::secret_of;
+use super::client_roots::map_of;
 use super::records::PodRecord;
 use super::selectors::Labels;
 use super::services::service_name;
@@ -178,17 +180,35 @@ impl Gateways {
         self.gateways.keys().filter(move |name| self.edge(name).is_some_and(selects))
     }
 
-    /// The Gateways at the edge with certificates of this namespace.
-    pub(super) fn with_certificates_of(
-        &self,
-        namespace: &str,
-    ) -> impl Iterator<Item = &ObjectName> {
-        let names = move |gateway: &Gateway| {
-            let tls = gateway.spec.listeners.iter().filter_map(|it| it.tls.as_ref());
-            let mut named = tls.flat_map(|it| &it.certificate_refs);
-            named.any(|it| it.namespace.as_deref() == Some(namespace))
-        };
-        self.gateways.keys().filter(move |name| self.edge(name).is_some_and(names))
+    /// The Gateways at the edge that name Secrets or ConfigMaps of this other namespace.
+    pub(super) fn referring_to(&self, namespace: &str) -> impl Iterator<Item = &ObjectName> {
+        self.gateways.keys().filter(move |name| {
+            let of_there = |it: ObjectName| *it.namespace == *namespace;
+            *name.namespace != *namespace
+                && self.edge(name).is_some_and(|it| {
+                    secrets(name, it).any(of_there) || root_maps(name, it).any(of_there)
+                })
+        })
+    }
+
+    /// The Gateways at the edge that name this Secret.
+    pub(super) fn with_secret(&self, secret: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.gateways.keys().filter(move |name| {
+            self.edge(name).is_some_and(|it| secrets(name, it).any(|it| it == *secret))
+        })
+    }
+
+    /// The Gateways at the edge that name this ConfigMap.
+    pub(super) fn with_root_map(&self, map: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.gateways.keys().filter(move |name| {
+            self.edge(name).is_some_and(|it| root_maps(name, it).any(|it| it == *map))
+        })
+    }
+
+    /// The ConfigMaps that Gateways at the edge name.
+    pub(super) fn root_maps(&self) -> BTreeSet<ObjectName> {
+        let named = self.gateways.keys().filter_map(|name| Some((name, self.edge(name)?)));
+        named.flat_map(|(name, gateway)| root_maps(name, gateway)).collect()
     }
 
     /// The Gateway that a pod is of, and its position: the pod says so, its account is the
@@ -295,6 +315,30 @@ impl Gateways {
         };
         Some(GatewayAddress { destination, hbone_mtls_port: ports::HBONE })
     }
+}
+
+/// The Secrets that a Gateway names for its listeners.
+fn secrets<'a>(
+    name: &'a ObjectName,
+    gateway: &'a Gateway,
+) -> impl Iterator<Item = ObjectName> + use<'a> {
+    let tls = gateway.spec.listeners.iter().filter_map(|it| it.tls.as_ref());
+    tls.flat_map(|it| &it.certificate_refs).map(|it| secret_of(&name.namespace, it))
+}
+
+/// The ConfigMaps that a Gateway names for its clients.
+fn root_maps<'a>(
+    name: &'a ObjectName,
+    gateway: &'a Gateway,
+) -> impl Iterator<Item = ObjectName> + use<'a> {
+    let frontend = gateway.spec.tls.as_ref().and_then(|it| it.frontend.as_ref());
+    let settings = frontend.into_iter().flat_map(|it| {
+        let ports = it.per_port.iter().map(|it| &it.tls);
+        ports.chain([&it.of_all])
+    });
+    let named = settings.filter_map(|it| it.validation.as_ref());
+    let named = named.flat_map(|it| &it.ca_certificate_refs).filter(|it| it.is_config_map());
+    named.map(|it| map_of(&name.namespace, it))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! object can affect.
 
 mod authentications;
+mod credentials;
 mod mesh_config;
 mod naming;
 mod policies;
@@ -47,6 +48,7 @@ use super::workloads::{PodState, pod_uid};
 use super::{Dirty, Listing, Mesh, entries, services, slices};
 use crate::registry::{Event, IssuerKeys};
 
+use self::credentials::Credentials;
 pub(crate) use self::naming::Binding;
 
 /// All objects of the registry that matter to the view.
@@ -73,6 +75,7 @@ pub(crate) struct Store {
     request_authentications: BTreeMap<ObjectName, Arc<RequestAuthentication>>,
     issuer_keys: BTreeMap<KeySource, IssuerKeys>,
     gateways: Gateways,
+    credentials: Credentials,
     routes: Routes,
     destination_rules: DestinationRules,
     virtual_services: VirtualServices,
@@ -193,8 +196,9 @@ impl Store {
             Typed::Telemetry(object) => self.put_telemetry(mesh, name, Some(object), dirty),
             Typed::ReferenceGrant(object) => self.put_grant(name, Some(object), dirty),
             Typed::ConfigMap(object) => self.put_config_map(mesh, &name, Some(&object), dirty),
+            Typed::Secret(object) => self.put_secret(name, Some(&object), dirty),
             // The machine starts pods from these; the view knows the pods.
-            Typed::ServiceAccount(_) | Typed::Secret(_) | Typed::Deployment(_) => {}
+            Typed::ServiceAccount(_) | Typed::Deployment(_) => {}
         }
     }
 
@@ -224,7 +228,8 @@ impl Store {
             Kind::Telemetry => self.put_telemetry(mesh, name, None, dirty),
             Kind::ReferenceGrant => self.put_grant(name, None, dirty),
             Kind::ConfigMap => self.put_config_map(mesh, &name, None, dirty),
-            Kind::ServiceAccount | Kind::Secret | Kind::Deployment => {}
+            Kind::Secret => self.put_secret(name, None, dirty),
+            Kind::ServiceAccount | Kind::Deployment => {}
         }
     }
 

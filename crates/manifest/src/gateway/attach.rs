@@ -279,7 +279,8 @@ mod tests {
             ),
         ] {
             let case = Case { kind, namespace, ..case(listeners, &[]) };
-            check(&case, expected.map(|()| &[(0, &["any"][..])][..]));
+            const ALL: &[(usize, &[&str])] = &[(0, &["any"])];
+            check(&case, expected.map(|()| ALL));
         }
     }
 

@@ -119,6 +119,14 @@ impl Clients {
     }
 }
 
+/// Whether clients can be judged by these roots, as PEM.
+///
+/// # Errors
+/// They hold no certificate, or one that cannot be read.
+pub fn check_roots(roots_pem: &str) -> Result<(), CertificateError> {
+    verifier(roots_pem).map(drop)
+}
+
 /// Verifies against the roots of a listener, and names them.
 fn verifier(roots_pem: &str) -> Result<(Verifier, Vec<DistinguishedName>), CertificateError> {
     let roots = certificates_of(roots_pem, "the roots for clients")?;

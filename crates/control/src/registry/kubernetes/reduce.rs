@@ -17,7 +17,8 @@ use ambit_words::labels::SERVICE_NAME;
 use ambit_words::names::MESH_CONFIG_MAP;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, ContainerState, ContainerStateWaiting, ContainerStatus, Namespace, Node,
-    ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Service, ServiceSpec, ServiceStatus,
+    ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Secret, Service, ServiceSpec,
+    ServiceStatus,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -27,7 +28,7 @@ use serde_json::Value;
 
 use super::strictest;
 use crate::registry::Event;
-use crate::view_builder::records::TRAFFIC_DISTRIBUTION;
+use crate::view_builder::records::{SECRET_CHAIN, SECRET_KEY, SECRET_TYPE, TRAFFIC_DISTRIBUTION};
 
 /// Slices that the controller for selectors did not write: its own slices, at least one for each
 /// Service, only repeat what pods say. Those that it leaves behind when a Service loses its
@@ -45,8 +46,8 @@ const OF_SERVICES: [&str; 2] = [TRAFFIC_DISTRIBUTION, USE_WAYPOINT_CANARY_WEIGHT
 pub(super) struct Reading<K> {
     /// The label selector of the objects that are requested.
     pub(super) selector: Option<&'static str>,
-    /// The name of the only object that is requested, if there is only one.
-    pub(super) name: Option<&'static str>,
+    /// A field, and the value that it has in the objects that are requested.
+    pub(super) field: Option<(&'static str, &'static str)>,
     /// Drops the fields that the view does not need.
     pub(super) reduce: fn(&mut K),
     /// The events of a reduced object; or what is wrong with it.
@@ -55,7 +56,7 @@ pub(super) struct Reading<K> {
 
 pub(super) const NAMESPACE: Reading<Namespace> = Reading {
     selector: None,
-    name: None,
+    field: None,
     reduce: |namespace| {
         *namespace = Namespace {
             metadata: kept(&mut namespace.metadata, &OF_SERVICES),
@@ -67,7 +68,7 @@ pub(super) const NAMESPACE: Reading<Namespace> = Reading {
 
 pub(super) const NODE: Reading<Node> = Reading {
     selector: None,
-    name: None,
+    field: None,
     reduce: |node| {
         let mut metadata = kept(&mut node.metadata, &[]);
         if let Some(labels) = &mut metadata.labels {
@@ -80,7 +81,7 @@ pub(super) const NODE: Reading<Node> = Reading {
 
 pub(super) const SERVICE: Reading<Service> = Reading {
     selector: None,
-    name: None,
+    field: None,
     reduce: |service| {
         service.metadata = kept(&mut service.metadata, &OF_SERVICES);
         // The addresses of load balancers are Gateways'.
@@ -95,22 +96,38 @@ pub(super) const SERVICE: Reading<Service> = Reading {
 
 pub(super) const ENDPOINT_SLICE: Reading<EndpointSlice> = Reading {
     selector: Some(NOT_OF_SELECTORS),
-    name: None,
+    field: None,
     reduce: reduce_slice,
     events: |slice| Ok(vec![Event::Put(Typed::EndpointSlice(Arc::new(slice)))]),
 };
 
 pub(super) const POD: Reading<Pod> =
-    Reading { selector: None, name: None, reduce: reduce_pod, events: pod_events };
+    Reading { selector: None, field: None, reduce: reduce_pod, events: pod_events };
 
 pub(super) const MESH_CONFIG: Reading<ConfigMap> = Reading {
     selector: None,
-    name: Some(MESH_CONFIG_MAP),
+    field: Some(("metadata.name", MESH_CONFIG_MAP)),
     reduce: |map| {
         map.metadata = kept(&mut map.metadata, &[]);
         map.binary_data = None;
     },
     events: |map| Ok(vec![Event::Put(Typed::ConfigMap(Arc::new(map)))]),
+};
+
+pub(super) const SECRET: Reading<Secret> = Reading {
+    selector: None,
+    field: Some(("type", SECRET_TYPE)),
+    reduce: |secret| {
+        let mut data = secret.data.take().unwrap_or_default();
+        data.retain(|key, _| [SECRET_CHAIN, SECRET_KEY].contains(&key.as_str()));
+        *secret = Secret {
+            metadata: kept(&mut secret.metadata, &[]),
+            data: Some(data),
+            type_: secret.type_.take(),
+            ..Secret::default()
+        };
+    },
+    events: |secret| Ok(vec![Event::Put(Typed::Secret(Arc::new(secret)))]),
 };
 
 /// The last-applied configuration and the like are longer than the object itself.
@@ -300,7 +317,7 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
     };
     // Of a Gateway it is ours to write, and is compared with what it should be.
     let reduce = if kind == Kind::Gateway { reduce_gateway } else { reduce_istio };
-    Reading { selector: None, name: None, reduce, events }
+    Reading { selector: None, field: None, reduce, events }
 }
 
 fn reduce_gateway(object: &mut DynamicObject) {

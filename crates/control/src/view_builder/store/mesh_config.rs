@@ -9,8 +9,8 @@ use super::Store;
 use crate::view_builder::{Dirty, Mesh, services};
 
 impl Store {
-    /// Takes a ConfigMap, of which only the mesh configuration is looked at. What holds for
-    /// requests may depend on it for every service.
+    /// Takes a ConfigMap: the mesh configuration, or one that may hold roots for gateways' clients.
+    /// What holds for requests may depend on the former for every service.
     pub(super) fn put_config_map(
         &mut self,
         mesh: &Mesh,
@@ -19,7 +19,7 @@ impl Store {
         dirty: &mut Dirty,
     ) {
         if !is_mesh_config(name, &mesh.root_namespace) {
-            return;
+            return self.put_root_map(name, map, dirty);
         }
         let read = map.map(mesh_config::read).unwrap_or_default();
         if self.mesh_config == read {

@@ -43,14 +43,14 @@ impl Store {
         }
     }
 
-    /// Puts or removes a grant, which may be for Gateways' certificates as well.
+    /// Puts or removes a grant, which may be for what Gateways name as well.
     pub(super) fn put_grant(
         &mut self,
         name: ObjectName,
         grant: Option<Arc<ReferenceGrant>>,
         dirty: &mut Dirty,
     ) {
-        dirty.gateways.extend(self.gateways.with_certificates_of(&name.namespace).cloned());
+        dirty.gateways.extend(self.gateways.referring_to(&name.namespace).cloned());
         self.routes.put_grant(name, grant, dirty);
     }
 

@@ -1,6 +1,6 @@
 //! Gateways at the edge get the routes that attach to them, and routes are told where they do.
 
-use ambit_model::http::gateway::{HostMatch, ListenerSpeaks};
+use ambit_model::http::gateway::HostMatch;
 
 use super::*;
 
@@ -215,38 +215,6 @@ fn a_route_that_names_a_gateway_twice_is_attached_once() {
     let lost = "Accepted=NoMatchingParent ResolvedRefs=ResolvedRefs";
     let expected = [taken, taken, lost, "Accepted=NoMatchingParent", ""];
     assert_eq!(told(&builder, Kind::HttpRoute, "infra", "r"), expected);
-}
-
-#[test]
-fn a_certificate_of_another_namespace_needs_a_grant() {
-    let listeners = json!([{"name": "web", "port": 443, "protocol": "HTTPS", "tls": {
-        "certificateRefs": [{"name": "own"}, {"name": "far", "namespace": "certs"}]}}]);
-    let certificates = |builder: &Builder| {
-        let gateway = builder.view().gateway(&own_service(builder)).expect("it is sent");
-        let listener = gateway.listeners().next().expect("one");
-        let ListenerSpeaks::Https(it) = &listener.speaks else { panic!("HTTPS") };
-        it.certificates.iter().map(ToString::to_string).collect::<Vec<_>>()
-    };
-    let grant = |namespace: &str| {
-        let from = json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway",
-            "namespace": namespace}]);
-        let to = json!([{"group": "", "kind": "Secret", "name": "far"}]);
-        let spec = json!({"from": from, "to": to});
-        let object = json!({"metadata": meta("certs", "g", &json!({})), "spec": spec});
-        put(Kind::ReferenceGrant, &object)
-    };
-    let mut builder = builder();
-    builder.apply([gateway("ambit", &listeners)]);
-    assert_eq!(certificates(&builder), ["infra/own"]);
-    builder.apply([grant("other")]);
-    assert_eq!(certificates(&builder), ["infra/own"]);
-    let edge = Edge::find(builder.store(), &ObjectName::new("infra", "edge")).unwrap();
-    let fault = edge.made(builder.store())["web"].unresolved.clone().expect("it may not");
-    assert_eq!(fault.reason, "RefNotPermitted");
-    builder.apply([grant("infra")]);
-    assert_eq!(certificates(&builder), ["infra/own", "certs/far"]);
-    builder.apply([delete(Kind::ReferenceGrant, "certs", "g")]);
-    assert_eq!(certificates(&builder), ["infra/own"]);
 }
 
 #[test]

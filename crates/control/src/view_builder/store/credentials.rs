@@ -1,0 +1,56 @@
+//! What Gateways at the edge name for TLS: Secrets with certificates, ConfigMaps with roots.
+
+use std::collections::BTreeSet;
+
+use ambit_manifest::ObjectName;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+
+use super::Store;
+use crate::view_builder::Dirty;
+use crate::view_builder::certificates::Certificates;
+use crate::view_builder::client_roots::ClientRoots;
+
+/// All of them, whether they are named or not.
+#[derive(Debug, Default)]
+pub(super) struct Credentials {
+    certificates: Certificates,
+    client_roots: ClientRoots,
+}
+
+impl Store {
+    pub(super) fn put_secret(
+        &mut self,
+        name: ObjectName,
+        secret: Option<&Secret>,
+        dirty: &mut Dirty,
+    ) {
+        dirty.gateways.extend(self.gateways.with_secret(&name).cloned());
+        self.credentials.certificates.put(name, secret);
+    }
+
+    pub(super) fn put_root_map(
+        &mut self,
+        name: &ObjectName,
+        map: Option<&ConfigMap>,
+        dirty: &mut Dirty,
+    ) {
+        if self.credentials.client_roots.put(name, map) {
+            dirty.gateways.extend(self.gateways.with_root_map(name).cloned());
+        }
+    }
+
+    /// The Secrets with certificates.
+    pub(in crate::view_builder) fn certificates(&self) -> &Certificates {
+        &self.credentials.certificates
+    }
+
+    /// The ConfigMaps that may hold roots.
+    pub(in crate::view_builder) fn client_roots(&self) -> &ClientRoots {
+        &self.credentials.client_roots
+    }
+
+    /// The ConfigMaps with roots that Gateways at the edge name.
+    pub(crate) fn named_root_maps(&self) -> BTreeSet<ObjectName> {
+        self.gateways.root_maps()
+    }
+}
