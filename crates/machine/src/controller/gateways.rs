@@ -5,6 +5,8 @@
 //! is, and the Gateway's status says so. The number of replicas is the Deployment's own, unless a
 //! patch says it.
 
+mod listeners;
+
 use std::collections::BTreeMap;
 
 use ambit_manifest::gateway::listeners::runs;
@@ -85,7 +87,7 @@ pub(super) fn step(
             continue;
         };
         let asked = Asked { object: &object, gateway: &gateway, position };
-        let (made, is_news) = match (runs(&gateway.spec, position), mesh) {
+        let (mut made, is_news) = match (runs(&gateway.spec, position), mesh) {
             (true, Some(mesh)) => make(store, admission, mesh, asked, now)?,
             (false, _) => (Made::default(), remove(store, &gateway, &[], now)?),
             (true, None) => {
@@ -93,6 +95,9 @@ pub(super) fn step(
                 (Made { problem: Some(problem), ..Made::default() }, false)
             }
         };
+        if position == Position::Edge {
+            made.listeners = listeners::listeners(store, &object, &gateway);
+        }
         changed |= is_news;
         changed |= write_status(store, asked, &made, now)?;
     }
@@ -397,6 +402,66 @@ mod tests {
         bed.apply(gateway("ambit-waypoint", "HBONE"));
         assert!(bed.object("deployments").is_some(), "it is a waypoint now");
         assert_eq!(bed.named("services", "way-ambit"), None, "what it was before is gone");
+    }
+
+    #[test]
+    fn listeners_at_the_edge_count_their_routes() {
+        let mut bed = Bed::new();
+        let route = |name: &str, kind: &str, section: &str| {
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+                "metadata": {"name": name, "namespace": "shop"},
+                "spec": {"parentRefs": [{"name": "way", "sectionName": section}, {"name": "other"}],
+                    "rules": [{}]}})
+        };
+        bed.apply(route("one", "HTTPRoute", "mesh"));
+        bed.apply(route("two", "GRPCRoute", "mesh"));
+        bed.apply(route("wrong", "HTTPRoute", "none"));
+        bed.apply(at_the_edge(8080));
+        let count = |bed: &Bed| {
+            let gateway = bed.object("gateways").unwrap();
+            gateway["status"]["listeners"][0]["attachedRoutes"].clone()
+        };
+        assert_eq!(count(&bed), 2);
+        let named = ObjectRef::new(Kind::HttpRoute, Some("shop"), "one");
+        bed.store.delete(&[named], false, NOW).unwrap();
+        bed.settle();
+        assert_eq!(count(&bed), 1);
+    }
+
+    #[test]
+    fn a_certificate_is_there_and_may_be_used() {
+        let mut bed = Bed::new();
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "keys"}});
+        bed.apply(namespace);
+        let mut gateway = gateway("ambit", "HTTPS");
+        gateway["spec"]["listeners"][0]["port"] = json!(443);
+        let at = |of: &str| json!({"certificateRefs": [{"name": "web", "namespace": of}]});
+        let secret = |of: &str, key: &str| {
+            json!({"apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": "web", "namespace": of},
+                "data": {"tls.crt": "eA==", key: "eA=="}})
+        };
+        let mut check = |applied: Value, reason: &str| {
+            bed.apply(applied);
+            let gateway = bed.object("gateways").unwrap();
+            let all = gateway["status"]["listeners"][0]["conditions"].as_array().unwrap();
+            let found = all.iter().find(|it| it["type"] == "ResolvedRefs").unwrap();
+            assert_eq!(found["reason"], reason, "{found}");
+        };
+        gateway["spec"]["listeners"][0]["tls"] = at("shop");
+        check(gateway.clone(), "InvalidCertificateRef");
+        check(secret("shop", "key"), "InvalidCertificateRef");
+        check(secret("shop", "tls.key"), "ResolvedRefs");
+        gateway["spec"]["listeners"][0]["tls"] = at("keys");
+        check(gateway, "RefNotPermitted");
+        let grant = json!({"apiVersion": "gateway.networking.k8s.io/v1beta1",
+            "kind": "ReferenceGrant", "metadata": {"name": "web", "namespace": "keys"},
+            "spec": {"to": [{"group": "", "kind": "Secret"}],
+                "from": [{"group": "gateway.networking.k8s.io", "kind": "Gateway",
+                    "namespace": "shop"}]}});
+        check(grant, "InvalidCertificateRef");
+        check(secret("keys", "tls.key"), "ResolvedRefs");
     }
 
     #[test]

@@ -1,0 +1,108 @@
+//! What a machine's objects make of the listeners of a Gateway at the edge.
+//!
+//! It counts the routes that are attached, and says which Secrets with certificates are not there
+//! or may not be used. The control plane reads the same objects and sends what they say; nothing
+//! here changes what is served.
+
+use std::collections::BTreeMap;
+
+use ambit_manifest::gateway::attach::{Attaching, attach};
+use ambit_manifest::gateway::listeners::{Fault, Judged, judge};
+use ambit_manifest::gateway::{Gateway, SecretRef};
+use ambit_manifest::istio::IstioObject;
+use ambit_manifest::routes::{GrantFrom, ReferenceGrant, RouteSpec};
+use ambit_manifest::routing::{ParentKind, grants, parents};
+use ambit_manifest::waypoint::ListenerMade;
+use serde_json::Value;
+
+use super::super::{decode, text};
+use crate::objects::{Kind, ObjectRef, Store};
+
+/// The kinds of routes.
+const ROUTES: [Kind; 4] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute];
+/// What a Secret with a certificate holds.
+const KEYS: [&str; 2] = ["/data/tls.crt", "/data/tls.key"];
+
+/// What is known of the listeners of a Gateway, by their names.
+pub(super) fn listeners(
+    store: &Store,
+    object: &ObjectRef,
+    gateway: &Gateway,
+) -> BTreeMap<String, ListenerMade> {
+    let own = object.namespace.as_deref().unwrap_or_default();
+    let judged = judge(&gateway.spec);
+    let mut counts = vec![0; judged.len()];
+    for kind in ROUTES {
+        for (route, value) in store.of_plural(kind.plural()) {
+            let attached = attached(store, (own, &object.name), &judged, kind, (route, value));
+            for (count, is_attached) in counts.iter_mut().zip(attached) {
+                *count += usize::from(is_attached);
+            }
+        }
+    }
+    let made = judged.iter().zip(counts).map(|(judged, count)| {
+        let unresolved = judged.certificates().find_map(|it| wrong(store, own, it));
+        let made = ListenerMade { attached_routes: Some(count), unresolved, refused: None };
+        (judged.listener.name.clone(), made)
+    });
+    made.collect()
+}
+
+/// To which listeners of a Gateway a route is attached.
+fn attached(
+    store: &Store,
+    (own, gateway): (&str, &str),
+    judged: &[Judged<'_>],
+    kind: Kind,
+    (object, value): (&ObjectRef, &Value),
+) -> Vec<bool> {
+    let route: IstioObject<RouteSpec<Value>> = decode(value);
+    let namespace = object.namespace.as_deref().unwrap_or_default();
+    let of_namespace = store.object(&ObjectRef::new(Kind::Namespace, None, namespace));
+    let labels = of_namespace.and_then(|it| it.pointer("/metadata/labels")).cloned();
+    let labels: BTreeMap<String, String> =
+        labels.and_then(|it| serde_json::from_value(it).ok()).unwrap_or_default();
+    // A TCPRoute has none.
+    let hosts = if kind == Kind::TcpRoute { &[] } else { route.spec.hosts() };
+    let attaching = Attaching { kind, namespace, labels: &labels, hosts };
+    let mut attached = vec![false; judged.len()];
+    let here = parents(&route.spec, namespace)
+        .filter(|it| it.kind == ParentKind::Gateway && (it.namespace, it.name) == (own, gateway));
+    for it in here.filter_map(|it| attach(own, judged, it.written, &attaching).ok()).flatten() {
+        attached[it.listener] = true;
+    }
+    attached
+}
+
+/// What is wrong with the Secret of a certificate.
+fn wrong(store: &Store, own: &str, named: &SecretRef) -> Option<Fault> {
+    let (namespace, name) = (named.namespace.as_deref().unwrap_or(own), &*named.name);
+    // First, so that nobody learns what another namespace has.
+    if namespace != own && !is_granted(store, own, namespace, name) {
+        let what = format!(
+            "no ReferenceGrant of `{namespace}` lets Gateways of `{own}` refer to its Secret \
+             `{name}`"
+        );
+        return Some(Fault { reason: "RefNotPermitted", what });
+    }
+    let secret = store.object(&ObjectRef::new(Kind::Secret, Some(namespace), name));
+    let what = match secret {
+        None => "does not exist".to_owned(),
+        Some(it) => {
+            let key = KEYS.iter().find(|key| text(it, key).is_empty())?;
+            format!("has no {}", key.trim_start_matches("/data/"))
+        }
+    };
+    let what = format!("the Secret `{namespace}/{name}` {what}");
+    Some(Fault { reason: "InvalidCertificateRef", what })
+}
+
+/// Whether Gateways of `own` may refer to a Secret of another namespace.
+fn is_granted(store: &Store, own: &str, namespace: &str, secret: &str) -> bool {
+    let from = GrantFrom::of_gateways(own);
+    let mut all = store.of_plural(Kind::ReferenceGrant.plural());
+    all.any(|(object, value)| {
+        let is_there = object.namespace.as_deref() == Some(namespace);
+        is_there && grants(&decode::<ReferenceGrant>(value).spec, &from, ("", "Secret", secret))
+    })
+}
