@@ -136,7 +136,7 @@ impl All<'_> {
         parent: &Parent<'_>,
     ) -> Result<(), (String, &'static str)> {
         let Parent { namespace, name, .. } = parent;
-        let gateway = match self.objects.get(&ObjectKey::new(Kind::Gateway, *namespace, *name)) {
+        let gateway = match self.objects.get(&ObjectKey::new(Kind::Gateway, namespace, name)) {
             Some(Typed::Gateway(gateway)) => &gateway.spec,
             _ => {
                 let what = format!("the Gateway `{namespace}/{name}` does not exist");
