@@ -177,7 +177,7 @@ async fn serve(thread: Rc<Thread>, stream: TcpStream, from: SocketAddr, port: u1
         client: from,
         destination,
         scheme: Scheme::Http,
-        outside: Some(outside),
+        outside: Some(Box::new(outside)),
     };
     let Some(gateway) = here.gateway(&view).cloned() else { return };
     drop(view);

@@ -45,7 +45,7 @@ pub struct Arrival {
     pub scheme: Scheme,
     /// What is known of a connection from outside of the mesh; `None` for one from within, whose
     /// proxy says what is true.
-    pub outside: Option<Outside>,
+    pub outside: Option<Box<Outside>>,
 }
 
 impl Arrival {

@@ -215,7 +215,7 @@ fn parameters(
 /// What there is of a Gateway.
 fn found(store: &Store, asked: Asked<'_>) -> Made {
     let name = waypoint::names(asked.gateway, asked.position).objects;
-    let reference = |kind| ObjectRef::new(kind, asked.object.namespace.as_deref(), &*name);
+    let reference = |kind| ObjectRef::new(kind, asked.object.namespace.as_deref(), &name);
     let service = store.object(&reference(Kind::Service));
     let addresses = service.and_then(|it| it.pointer("/spec/clusterIPs")).and_then(Value::as_array);
     let addresses = addresses.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
