@@ -14,8 +14,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::view_builder::Builder;
 use crate::view_builder::store::{Store, selector};
 
-/// The namespaces in which a service has a waypoint.
-pub(crate) struct Fronted(BTreeSet<Text>);
+/// The namespaces in which requests are read.
+pub(crate) struct Fronted {
+    /// Those in which a service has a waypoint.
+    services: BTreeSet<Text>,
+    /// Those with a gateway at the edge.
+    edges: BTreeSet<Text>,
+}
 
 impl Fronted {
     /// Those of a view.
@@ -25,7 +30,12 @@ impl Fronted {
             let waypoint = service.waypoint.as_ref().map(|it| &it.destination);
             matches!(waypoint, Some(GatewayDestination::Hostname(_)))
         });
-        Self(fronted.map(|service| service.key.namespace.clone()).collect())
+        let gateways = builder.store().gateways();
+        let edges = gateways.iter().filter(|(name, _)| gateways.edge(name).is_some());
+        Self {
+            services: fronted.map(|service| service.key.namespace.clone()).collect(),
+            edges: edges.map(|(name, _)| name.namespace.clone()).collect(),
+        }
     }
 }
 
@@ -112,7 +122,12 @@ fn condition(
 ) -> Option<StatusCondition> {
     let is_attached = attached.as_ref().is_ok_and(|targets| !targets.is_empty());
     let is_root = name.namespace == builder.mesh().root_namespace;
-    let holds = if is_root { !fronted.0.is_empty() } else { fronted.0.contains(&name.namespace) };
+    let is_among = |all: &BTreeSet<Text>| match is_root {
+        true => !all.is_empty(),
+        false => all.contains(&name.namespace),
+    };
+    let (at_services, at_edge) = (is_among(&fronted.services), is_among(&fronted.edges));
+    let holds = at_services || at_edge;
     // What selects pods is judged there.
     let is_of_waypoints = is_attached || holds && (!has_selector || attached.is_err());
     if !is_of_waypoints {
@@ -126,7 +141,13 @@ fn condition(
     };
     if targets.is_empty() {
         let whose = if is_root { "the mesh" } else { "its namespace" };
-        let message = format!("enforced by the waypoints of {whose}'s services");
+        let message = match (at_services, at_edge) {
+            (true, true) => {
+                format!("enforced by the waypoints of {whose}'s services, and by its gateways")
+            }
+            (false, true) => format!("enforced by the gateways of {whose}"),
+            _ => format!("enforced by the waypoints of {whose}'s services"),
+        };
         return Some(told(true, "Accepted", message));
     }
     Some(flattened(targets.iter().map(|target| bound(builder.store(), target)).collect()))

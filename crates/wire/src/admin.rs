@@ -35,9 +35,9 @@ pub use authority::{
     RotationPhase, RotationStatus,
 };
 pub use lists::{
-    AuthorizationPolicy, Canary, Condition, Endpoints, Gateway, LoadBalancing, Locality, Namespace,
-    Node, PeerAuthentication, Pod, Policy, PolicyTarget, Service, ServicePort, Telemetry,
-    TrafficPolicy, Workload,
+    AuthorizationPolicy, Canary, Condition, Endpoints, Gateway, GatewayListener, LoadBalancing,
+    Locality, Namespace, Node, PeerAuthentication, Pod, Policy, PolicyTarget, Service, ServicePort,
+    Telemetry, TrafficPolicy, Workload,
 };
 pub use proxy::{
     Certificate, CertificateState, Connection, Connections, HeldCertificate, Process, Share,
@@ -79,7 +79,7 @@ pub mod control {
     pub const WORKLOADS: &str = "/get/workloads";
     /// A list of [`super::Policy`].
     pub const POLICIES: &str = "/get/policies";
-    /// A list of [`super::Gateway`]: waypoints. `?namespace=` narrows it.
+    /// A list of [`super::Gateway`]: waypoints, and gateways at the edge. `?namespace=` narrows it.
     pub const GATEWAYS: &str = "/get/gateways";
     /// A list of [`super::Route`]. `?namespace=` narrows it.
     pub const ROUTES: &str = "/get/routes";

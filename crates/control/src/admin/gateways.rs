@@ -1,24 +1,27 @@
-//! The list of Gateways that ask for waypoints, and what is wrong with them.
+//! The list of Gateways that ask for waypoints or are at the edge, and what is wrong with them.
 
 use ambit_manifest::ObjectName;
-use ambit_manifest::gateway::Gateway;
+use ambit_manifest::gateway::listeners::Judged;
+use ambit_manifest::gateway::{Gateway, Listener};
 use ambit_wire::admin::{self, Finding, Severity};
 use ambit_words::labels::{REVISION, WAYPOINT_FOR};
 use serde_json::Value;
 
 use crate::view_builder::Builder;
+use crate::view_builder::edge::Edge;
+use crate::view_builder::store::Store;
 
 /// [`admin::control::GATEWAYS`].
 pub(super) fn gateways(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Gateway> {
     let gateways = builder.store().gateways();
     let wanted = gateways.iter().filter(|(name, gateway)| {
         let class = &gateway.spec.gateway_class_name;
-        namespace.is_none_or(|it| *it == *name.namespace) && gateways.is_of_waypoints(class)
+        namespace.is_none_or(|it| *it == *name.namespace) && gateways.position(class).is_some()
     });
     wanted.map(|(name, it)| gateway(builder, name, it)).collect()
 }
 
-/// Gateways that are not accepted, and waypoints that do not run.
+/// Gateways that are not accepted, or do not run.
 pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     let finding = |gateway: admin::Gateway| {
         let failed = gateway
@@ -26,6 +29,10 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
             .into_iter()
             .find(|it| ["Accepted", "Programmed"].contains(&&*it.kind) && it.status == "False")?;
         let is_accepted = failed.kind != "Accepted";
+        let lost = match gateway.listeners.is_empty() {
+            true => "what names it as its waypoint is refused",
+            false => "what should come in through it does not",
+        };
         let remedy = match is_accepted {
             true => format!("see `ambit get pods -n {}`", gateway.namespace),
             false => "correct the Gateway".to_owned(),
@@ -34,7 +41,7 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
             severity: if is_accepted { Severity::Warning } else { Severity::Error },
             rule: "gateway".into(),
             object: format!("Gateway {}/{}", gateway.namespace, gateway.name),
-            what: format!("what names it as its waypoint is refused: {}", failed.message),
+            what: format!("{lost}: {}", failed.message),
             remedy,
         })
     };
@@ -59,6 +66,9 @@ fn gateway(builder: &Builder, name: &ObjectName, gateway: &Gateway) -> admin::Ga
         revision: label(REVISION),
         addresses: told("/addresses").map(|address| text(address, "value")).collect(),
         endpoints: admin::Endpoints { ready, total: endpoints.map_or(0, |all| all.len()) },
+        listeners: Edge::find(builder.store(), name)
+            .map(|edge| listeners(builder.store(), &edge))
+            .unwrap_or_default(),
         conditions: told("/conditions")
             .map(|condition| admin::Condition {
                 kind: text(condition, "type").into(),
@@ -68,4 +78,23 @@ fn gateway(builder: &Builder, name: &ObjectName, gateway: &Gateway) -> admin::Ga
             })
             .collect(),
     }
+}
+
+fn listeners(store: &Store, edge: &Edge<'_>) -> Vec<admin::GatewayListener> {
+    let made = edge.made(store);
+    let listener = |judged: &Judged<'_>| {
+        let Listener { name, port, protocol, hostname, .. } = judged.listener;
+        let made = made.get(name);
+        let found = || made.and_then(|it| it.refused.as_ref().or(it.unresolved.as_ref()));
+        let fault = judged.not_accepted().or_else(|| judged.unresolved()).or_else(found);
+        admin::GatewayListener {
+            name: name.clone(),
+            port: *port,
+            protocol: protocol.clone(),
+            host: hostname.clone().filter(|it| !it.is_empty()),
+            attached_routes: made.and_then(|it| it.attached_routes).unwrap_or_default(),
+            problem: fault.map(|it| it.what.clone()),
+        }
+    };
+    edge.listeners().iter().map(listener).collect()
 }

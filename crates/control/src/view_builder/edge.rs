@@ -64,6 +64,11 @@ impl<'a> Edge<'a> {
         })
     }
 
+    /// Its listeners.
+    pub(crate) fn listeners(&self) -> &[Judged<'a>] {
+        &self.listeners
+    }
+
     /// What is known of its listeners besides what they say, by their names.
     pub(crate) fn made(&self, store: &Store) -> BTreeMap<String, ListenerMade> {
         let mut counts = vec![0; self.listeners.len()];

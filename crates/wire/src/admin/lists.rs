@@ -259,7 +259,7 @@ pub struct Node {
     pub proxy_connected: bool,
 }
 
-/// A Gateway that asks for a waypoint.
+/// A Gateway that asks for a waypoint, or for a gateway at the edge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gateway {
@@ -269,7 +269,7 @@ pub struct Gateway {
     pub name: String,
     /// Its class.
     pub class: String,
-    /// The traffic that it is for, as its label says; null without the label.
+    /// The traffic that a waypoint is for, as its label says; null without the label.
     pub traffic: Option<String>,
     /// The revision that its label names; null without the label.
     pub revision: Option<String>,
@@ -277,8 +277,28 @@ pub struct Gateway {
     pub addresses: Vec<String>,
     /// Its pods.
     pub endpoints: Endpoints,
+    /// The listeners of a gateway at the edge; none of a waypoint.
+    pub listeners: Vec<GatewayListener>,
     /// What became of it: `Accepted` and `Programmed`.
     pub conditions: Vec<Condition>,
+}
+
+/// A listener of a gateway at the edge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayListener {
+    /// Its name.
+    pub name: String,
+    /// Its port, as it is written.
+    pub port: i32,
+    /// Its protocol, as it is written.
+    pub protocol: String,
+    /// The hosts that it serves; null for all.
+    pub host: Option<String>,
+    /// How many routes are attached to it.
+    pub attached_routes: usize,
+    /// What is wrong with it; null if it is served as it is written.
+    pub problem: Option<String>,
 }
 
 /// A Telemetry: what waypoints report of requests.

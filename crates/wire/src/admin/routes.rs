@@ -24,12 +24,12 @@ pub struct Route {
 /// What a route attaches to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteParent {
-    /// `Service`, `ServiceEntry` or `host`; `Gateway` where it names one, to which no route
-    /// attaches.
+    /// `Service`, `ServiceEntry`, `Gateway` or `host`.
     pub kind: Word,
     /// `NAMESPACE/NAME`; a host as it is written.
     pub name: String,
-    /// Whether it routes there, and whether all of it can be honoured.
+    /// Whether it routes there, and whether all of it can be honoured. Of a Gateway of another
+    /// controller there are none.
     pub conditions: Vec<Condition>,
 }
 

@@ -3,8 +3,9 @@
 use std::fmt::Display;
 
 use ambit_wire::admin::{
-    Condition, Connection, Gateway, HeldCertificate, Node, Pod, Policy, PolicyTarget, Route,
-    RouteLine, RouteParent, RuleEffects, Service, ServicePort, Telemetry, TrafficPolicy, Workload,
+    Condition, Connection, Gateway, GatewayListener, HeldCertificate, Node, Pod, Policy,
+    PolicyTarget, Route, RouteLine, RouteParent, RuleEffects, Service, ServicePort, Telemetry,
+    TrafficPolicy, Workload,
 };
 use serde::Serialize;
 
@@ -191,18 +192,32 @@ impl Row for Gateway {
             narrow("NAMESPACE", |it| it.namespace.clone()),
             narrow("NAME", |it| it.name.clone()),
             narrow("CLASS", |it| it.class.clone()),
-            // Without the label it is for services.
-            narrow("TRAFFIC", |it| it.traffic.clone().unwrap_or_else(|| "service".to_owned())),
+            narrow("TRAFFIC", traffic),
             narrow("ADDRESS", |it| first(&it.addresses)),
             narrow("PODS", |it| format!("{}/{}", it.endpoints.ready, it.endpoints.total)),
             narrow("PROGRAMMED", |it| condition_of(it, "Programmed")),
             wide("ACCEPTED", |it| condition_of(it, "Accepted")),
+            wide("LISTENERS", listeners),
             wide("MESSAGE", |it| {
                 let failed = it.conditions.iter().find(|condition| condition.status != "True");
                 failed.map(|condition| condition.message.clone()).unwrap_or_default()
             }),
         ]
     }
+}
+
+/// The traffic that it is for. Without a label a waypoint is for services.
+fn traffic(gateway: &Gateway) -> String {
+    let unlabelled = if gateway.listeners.is_empty() { "service" } else { "edge" };
+    gateway.traffic.clone().unwrap_or_else(|| unlabelled.to_owned())
+}
+
+fn listeners(gateway: &Gateway) -> String {
+    let listener = |it: &GatewayListener| {
+        let host = it.host.as_deref().unwrap_or("*");
+        format!("{} {}:{host}:{} routes={}", it.name, it.protocol, it.port, it.attached_routes)
+    };
+    gateway.listeners.iter().map(listener).collect::<Vec<_>>().join(", ")
 }
 
 fn condition_of(gateway: &Gateway, kind: &str) -> String {
