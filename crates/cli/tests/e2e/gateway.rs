@@ -144,9 +144,12 @@ fn entered(machine: &Machine, port: u16) {
     machine.wait("a request passes", SETTLE_TIMEOUT, || {
         status_of(&ask(port, "GET", "www.example.com", "/a/b")) == "200"
     });
-    for (host, path, status) in
-        [("www.example.com", "/b", "404"), ("other.example.com", "/a", "404"), ("", "/a", "404")]
-    {
+    for (host, path, status) in [
+        ("www.example.com", "/b", "404"),
+        ("other.example.com", "/a", "404"),
+        ("127.0.0.1", "/a", "404"),
+        ("", "/a", "400"),
+    ] {
         let answer = ask(port, "GET", host, path);
         assert_eq!(status_of(&answer), status, "{host} {path}: {answer}");
     }
