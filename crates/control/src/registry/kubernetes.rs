@@ -487,15 +487,7 @@ impl Follower {
             }
             // Only listeners that name Secrets need them: everything else goes on without.
             ApiError::Refused(status) if status.code == 403 && kind == Kind::Secret => {
-                if self.says("forbidden") {
-                    tracing::warn!(
-                        problem,
-                        "Secrets cannot be watched: Gateways cannot serve certificates; allow \
-                         this service account to get, list and watch Secrets, as the chart does",
-                    );
-                }
-                self.tell_listed().await?;
-                sleep(LOOK_AGAIN).await;
+                self.are_forbidden(&problem).await?;
                 return Ok(Some(Restart::Anew));
             }
             ApiError::Refused(_) if self.says("refused") => {
@@ -520,6 +512,20 @@ impl Follower {
             _ => tracing::debug!(%kind, problem, "watching failed again"),
         }
         Ok(None)
+    }
+
+    /// Secrets cannot be watched.
+    async fn are_forbidden(&mut self, problem: &str) -> Result<(), Unheard> {
+        if self.says("forbidden") {
+            tracing::warn!(
+                problem,
+                "Secrets cannot be watched: Gateways cannot serve certificates; allow this service \
+                 account to get, list and watch Secrets, as the chart does",
+            );
+        }
+        self.tell_listed().await?;
+        sleep(LOOK_AGAIN).await;
+        Ok(())
     }
 
     /// Whether a problem of this kind is news.
