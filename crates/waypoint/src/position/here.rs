@@ -189,6 +189,9 @@ impl Here {
         name: &ServerName,
         (to, by): (&Goal<'_>, Option<&Origin>),
     ) -> Option<String> {
+        if holds.gateway.is_some() {
+            return None;
+        }
         let Goal::Backend(Destination::Service { name: service, port, .. }) = to else {
             return None;
         };

@@ -141,6 +141,11 @@ impl Rules for Holds {
         by: &Origin,
         asked: &Asked<'_>,
     ) -> Option<RequestJudgement> {
+        // What a gateway sends on is judged there: by the service's waypoint, which it goes through,
+        // or by the pods' own proxy.
+        if self.gateway.is_some() {
+            return None;
+        }
         let Goal::Backend(Destination::Service { name, port, .. }) = to else { return None };
         elsewhere::judge(&self.view, (&self.http, self.is_own(by)), (name, *port), asked)
     }
