@@ -60,7 +60,8 @@ impl<'a> Edge<'a> {
         let hosts = if kind == Kind::TcpRoute { &[] } else { route.hosts() };
         let attaching = Attaching { kind, namespace, labels: &labels, hosts };
         attach(&self.name.namespace, &self.listeners, parent.written, &attaching).map_err(|why| {
-            routing::not_accepted(why.reason(), why.message(parent.written, &attaching))
+            let what = why.what(parent.written, &attaching);
+            routing::not_accepted(why.reason(), format!("{what}; {}", why.remedy()))
         })
     }
 

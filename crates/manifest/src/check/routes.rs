@@ -171,9 +171,7 @@ impl All<'_> {
         let route = Attaching { kind: object.key.kind, namespace: own, labels, hosts };
         match attach(namespace, &judge(gateway), parent.written, &route) {
             Ok(_) => Ok(()),
-            Err(why) => {
-                Err((why.message(parent.written, &route), "correct the route or the Gateway"))
-            }
+            Err(why) => Err((why.what(parent.written, &route), why.remedy())),
         }
     }
 

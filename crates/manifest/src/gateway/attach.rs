@@ -57,8 +57,8 @@ impl Unattached {
         }
     }
 
-    /// What is wrong, and what to do about it.
-    pub fn message(self, written: &ParentRef, route: &Attaching<'_>) -> String {
+    /// What is wrong.
+    pub fn what(self, written: &ParentRef, route: &Attaching<'_>) -> String {
         let Attaching { kind, namespace, .. } = route;
         let (kind, gateway) = (kind.name(), &written.name);
         match self {
@@ -66,22 +66,32 @@ impl Unattached {
                 let named = written.section_name.as_deref();
                 let named = named.map(|name| format!(" called `{name}`")).unwrap_or_default();
                 let port = written.port.map(|port| format!(" on port {port}")).unwrap_or_default();
-                format!(
-                    "the Gateway `{gateway}` has no listener{named}{port}; correct `parentRefs`"
-                )
+                format!("the Gateway `{gateway}` has no listener{named}{port}")
             }
-            Self::OtherKinds => format!(
-                "no listener of the Gateway `{gateway}` that is meant takes a {kind}; attach it to \
-                 a listener of another protocol, or set `allowedRoutes.kinds` of the listener"
-            ),
+            Self::OtherKinds => {
+                format!("no listener of the Gateway `{gateway}` that is meant takes a {kind}")
+            }
             Self::OtherNamespaces => format!(
                 "no listener of the Gateway `{gateway}` that is meant takes routes of the \
-                 namespace `{namespace}`; set `allowedRoutes.namespaces` of the listener"
+                 namespace `{namespace}`"
             ),
             Self::OtherHosts => format!(
                 "the route and the listeners of the Gateway `{gateway}` that are meant have no \
-                 host in common; correct `hostnames` of the route, or `hostname` of a listener"
+                 host in common"
             ),
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::NoListener => "correct `parentRefs`",
+            Self::OtherKinds => {
+                "attach it to a listener of another protocol, or set `allowedRoutes.kinds` of the \
+                 listener"
+            }
+            Self::OtherNamespaces => "set `allowedRoutes.namespaces` of the listener",
+            Self::OtherHosts => "correct `hostnames` of the route, or `hostname` of a listener",
         }
     }
 }
@@ -182,7 +192,7 @@ mod tests {
         });
         let why = format!("{listeners} {parent} {kind:?} {namespace} {hosts:?}");
         if let Err(reason) = &attached {
-            assert!(reason.message(&written, &route).contains("`edge`"), "{why}");
+            assert!(reason.what(&written, &route).contains("`edge`"), "{why}");
         }
         assert_eq!(attached.map_err(Unattached::reason), expected, "{why}");
     }

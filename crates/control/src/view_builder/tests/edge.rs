@@ -118,7 +118,7 @@ fn a_route_is_sent_to_the_listeners_that_take_it() {
         route(Kind::HttpRoute, "shop", "far", "", &json!([])),
     ]);
     let expected = [
-        "web@80/*.example.com [*.example.com:calls a.example.com:some]",
+        "web@80/*.example.com [a.example.com:some *.example.com:calls]",
         "all@80/any [a.example.com:some b.org:some]",
         "tls@443/any [bytes:names]",
         "tcp@9000/any [bytes:bytes]",

@@ -285,8 +285,8 @@ fn policies_of_routes_of_other_namespaces_have_no_effect() {
     let message = &conditions(&builder, policy, known)[0].1.message;
     assert!(
         message.ends_with(
-            "no effect on requests to `shop/web`: a service is limited by \
-                               policies of its own namespace alone"
+            "no effect on requests to `shop/web`: a service or Gateway is \
+                               limited by policies of its own namespace alone"
         ),
         "{message}"
     );
