@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use ambit_manifest::ObjectName;
 use ambit_manifest::istio::{Action, AuthorizationPolicy, RequestAuthentication};
 use ambit_manifest::policy::{self, StatusCondition, Target, Unenforceable, WAYPOINT_ACCEPTED};
 use ambit_manifest::routing::ParentKind;
+use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
 use ambit_model::workload::GatewayDestination;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -205,7 +205,7 @@ fn bound(store: &Store, target: &Target) -> Bound {
 }
 
 fn of_parent(store: &Store, kind: ParentKind, name: &ObjectName) -> Bound {
-    let kind_of = kind.kind().name();
+    let kind_of = Kind::from(kind).name();
     let (group, is_there) = match kind {
         ParentKind::Service => ("core", store.service(name).is_some()),
         _ => ("networking.istio.io", store.service_entry(name).is_some()),

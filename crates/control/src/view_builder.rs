@@ -200,7 +200,9 @@ impl Builder {
         policy: &AuthorizationPolicy,
     ) -> Option<StatusCondition> {
         let provider = policy.spec.provider.as_ref()?;
-        let is_theirs = request_policies::scope(&self.mesh, policy) != Scope::Pods;
+        let scope = request_policies::scope(&self.mesh, policy);
+        let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+        let is_theirs = scope.is_asked(self.store.gateways(), namespace);
         if policy.spec.action != Action::Custom || !is_theirs {
             return None;
         }
@@ -307,7 +309,8 @@ impl Builder {
                 let scope = request_policies::scope(&self.mesh, policy);
                 (scope, request_policies::enforced(&self.mesh, policy))
             });
-            let scoped = scoped.filter(|(scope, _)| *scope != Scope::Pods);
+            let scoped =
+                scoped.filter(|(scope, _)| scope.is_asked(self.store.gateways(), &name.namespace));
             let old = self.request_policies.get(name).cloned();
             let asks = |it: &RequestPolicy| authorizers::provider(it).cloned();
             let is_provider_same =

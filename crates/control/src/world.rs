@@ -145,8 +145,8 @@ impl World {
         })
     }
 
-    /// Whether this pod of a token is a Gateway's, of either position, and may run. It must be the very pod that the
-    /// token was given to, with the token's account.
+    /// Whether this pod of a token is a Gateway's, of either position, and may run. It must be the
+    /// very pod that the token was given to, with the token's account.
     pub(crate) fn is_waypoint(&self, namespace: &str, account: &str, claim: &PodClaim) -> bool {
         let name = ObjectName::new(namespace, &claim.name);
         let builder = self.read();

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_model::http::waypoint::Needed;
+use ambit_model::http::needs::Needed;
 use ambit_model::names::ServiceName;
 use ambit_model::view::{Change, View};
 use ambit_net::grpc;

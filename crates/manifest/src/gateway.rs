@@ -3,8 +3,8 @@
 //! A Gateway of a waypoint's class asks for pods that judge and route requests inside the mesh;
 //! this file reads what it says and judges its listeners. One of an edge class asks for pods that
 //! take what comes from outside; [`listeners`] judges those, and [`attach`] says which routes they
-//! take. [`crate::waypoint`] writes the objects that come of either. Gateways of other classes are read and belong to other controllers.
-//! Nothing here may accept a listener that is not served.
+//! take. [`crate::waypoint`] writes the objects that come of either. Gateways of other classes are
+//! read and belong to other controllers. Nothing here may accept a listener that is not served.
 
 pub mod attach;
 pub mod listeners;
@@ -299,8 +299,8 @@ impl Listener {
         ))
     }
 
-    /// Whether objects of a namespace with these labels may attach to the listener, whose Gateway is
-    /// in `own`.
+    /// Whether objects of a namespace with these labels may attach to the listener, whose Gateway
+    /// is in `own`.
     pub(crate) fn admits(
         &self,
         own: &str,

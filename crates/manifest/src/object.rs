@@ -23,6 +23,7 @@ use super::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
 };
 use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
+use super::routing::ParentKind;
 use super::telemetry::Telemetry;
 use super::traffic_policy::TrafficPolicy;
 use super::virtual_service::VirtualService;
@@ -142,6 +143,16 @@ const KINDS: [KindNames; 25] = [
     names(Kind::Pod, "Pod", "pods", true, &["v1"]),
     names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
 ];
+
+impl From<ParentKind> for Kind {
+    fn from(parent: ParentKind) -> Self {
+        match parent {
+            ParentKind::Service => Self::Service,
+            ParentKind::ServiceEntry => Self::ServiceEntry,
+            ParentKind::Gateway => Self::Gateway,
+        }
+    }
+}
 
 impl Kind {
     /// All kinds, in the order in which they are applied: what others refer to comes first.

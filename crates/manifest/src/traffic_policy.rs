@@ -163,8 +163,8 @@ impl WithoutEffect {
         let named: Vec<String> =
             elsewhere.map(|it| format!("`{}/{}`", it.namespace, it.name)).collect();
         let message = format!(
-            "it has no effect on requests to {}: a service or Gateway is limited by policies of its \
-             own namespace alone",
+            "it has no effect on requests to {}: a service or Gateway is limited by policies of \
+             its own namespace alone",
             named.join(", ")
         );
         (!named.is_empty()).then_some(Self { message, is_whole: named.len() == parents.len() })

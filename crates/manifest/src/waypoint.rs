@@ -73,7 +73,6 @@ pub struct Common<'a> {
 fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
     let account = object(gateway, common, Kind::ServiceAccount);
     let mut service = object(gateway, common, Kind::Service);
-    let port = |name: &str, number: u16| json!({"name": name, "port": number, "targetPort": number, "protocol": "TCP"});
     let mut all = vec![port(STATUS_PORT, PROXY_READINESS)];
     for Port { name, number, app_protocol } in ports(gateway, common.position) {
         let mut port = port(&name, number);
@@ -232,16 +231,26 @@ fn own_labels(gateway: &Gateway, position: Position) -> BTreeMap<String, String>
     .into()
 }
 
-fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
+fn port(name: &str, number: u16) -> Value {
+    json!({"name": name, "port": number, "targetPort": number, "protocol": "TCP"})
+}
+
+/// The labels of a Gateway's pods, but for those that a patch adds.
+pub fn pod_labels(gateway: &Gateway, position: Position) -> BTreeMap<String, String> {
     let mut labels = copied(gateway, |it| &it.labels, gateway.metadata.labels.as_ref());
-    labels.extend(own_labels(gateway, common.position));
-    let names = names(gateway, common.position);
+    labels.extend(own_labels(gateway, position));
     let given = [
         (labels::SIDECAR_INJECT, "false"),
-        (labels::CANONICAL_NAME, &*names.objects),
+        (labels::CANONICAL_NAME, &*names(gateway, position).objects),
         (labels::CANONICAL_REVISION, "latest"),
     ];
     labels.extend(given.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    labels
+}
+
+fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
+    let labels = pod_labels(gateway, common.position);
+    let names = names(gateway, common.position);
     let mut annotations =
         copied(gateway, |it| &it.annotations, gateway.metadata.annotations.as_ref());
     let scraped = [

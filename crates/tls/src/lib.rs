@@ -34,11 +34,11 @@
 //! let (stream, peer) = connector.connect(io, &expected).await?;
 //! ```
 //!
-//! Every connection of the mesh has: TLS 1.3, AES-GCM, ALPN `h2`, a full handshake (no tickets, no resumption),
-//! both certificates chained to a root that the verifying end trusts, exactly one SPIFFE URI in
-//! each. A server accepts its own trust domain; a client accepts the identities that it expects.
-//! Revocation is checked at the handshake, and later by [`RevocationList::revokes`] for connections
-//! that stay open.
+//! Every connection of the mesh has: TLS 1.3, AES-GCM, ALPN `h2`, a full handshake (no tickets, no
+//! resumption), both certificates chained to a root that the verifying end trusts, exactly one
+//! SPIFFE URI in each. A server accepts its own trust domain; a client accepts the identities that
+//! it expects. Revocation is checked at the handshake, and later by [`RevocationList::revokes`] for
+//! connections that stay open.
 
 pub mod authority;
 pub mod certificate;

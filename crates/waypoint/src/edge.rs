@@ -1,8 +1,8 @@
-//! A gateway's listeners on one thread: sockets that open and close as its Gateway changes, and what
-//! becomes of the connections from outside.
+//! A gateway's listeners on one thread: sockets that open and close as its Gateway changes, and
+//! what becomes of the connections from outside.
 //!
-//! A socket that is closed takes no further connection; those that it has taken go on, and are asked
-//! to leave. Nothing that a client says of itself is believed here: it is nobody, unless its
+//! A socket that is closed takes no further connection; those that it has taken go on, and are
+//! asked to leave. Nothing that a client says of itself is believed here: it is nobody, unless its
 //! certificate was verified.
 
 use std::collections::BTreeMap;
@@ -205,7 +205,7 @@ async fn secured(thread: &Rc<Thread>, mut stream: BoxStream, mut arrival: Arriva
     let view = here.view();
     let Some(gateway) = here.gateway(&view) else { return };
     let Some(listener) = gateway.named(port, host.as_deref()).cloned() else {
-        return tracing::debug!(%from, port, host, "a connection is refused: no listener has its host");
+        return tracing::debug!(%from, port, host, "refused: no listener has the connection's host");
     };
     drop(view);
     if let Some(outside) = &mut arrival.outside {

@@ -3,8 +3,8 @@
 //! `ambit waypoint` is one process: a control thread that follows the control plane and answers
 //! operators, and N data-plane threads. To a waypoint other proxies' tunnels come in at port 15008;
 //! to a gateway the world connects, at the listeners of its Gateway. What is HTTP goes through the
-//! engine ([`ambit_http::engine`]), request by request; everything else is judged, routed and passed
-//! on as bytes. Endpoints are reached with the pod's own identity.
+//! engine ([`ambit_http::engine`]), request by request; everything else is judged, routed and
+//! passed on as bytes. Endpoints are reached with the pod's own identity.
 //!
 //! | module | holds |
 //! |---|---|

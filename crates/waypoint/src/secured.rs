@@ -1,8 +1,8 @@
 //! TLS that ends at a gateway: what accepts it for a listener.
 //!
 //! To read a key costs more than a handshake, so an acceptor is made when a listener is first
-//! connected to, and again when its Gateway or a certificate changes. Connections that were accepted
-//! before go on. Nothing here may log what a certificate's Secret holds.
+//! connected to, and again when its Gateway or a certificate changes. Connections that were
+//! accepted before go on. Nothing here may log what a certificate's Secret holds.
 
 use std::cell::RefCell;
 use std::sync::Arc;

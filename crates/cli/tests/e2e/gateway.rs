@@ -218,8 +218,8 @@ impl Certificate {
         let Self { chain, key } = self;
         format!(
             "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n\
-             metadata: {{name: edge-tls, namespace: outside}}\nstringData:\n  tls.crt: |\n    {}\n  \
-             tls.key: |\n    {}\n",
+             metadata: {{name: edge-tls, namespace: outside}}\nstringData:\n  tls.crt: |\n    {}\n\
+             \x20 tls.key: |\n    {}\n",
             indented(chain),
             indented(key)
         )

@@ -22,7 +22,7 @@ pub(super) fn canaries(builder: &Builder) -> Vec<Finding> {
         Some(Finding {
             severity: Severity::Warning,
             rule: "canary".into(),
-            object: object(parent.0.kind(), &parent.1),
+            object: object(parent.0.into(), &parent.1),
             what: format!(
                 "the canary waypoint {} that {USE_WAYPOINT_CANARY} names {}: all connections go \
                  to the waypoint {}",

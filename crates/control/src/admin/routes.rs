@@ -33,7 +33,7 @@ pub(super) fn routes(builder: &Builder, namespace: Option<&str>) -> Vec<admin::R
         let routing = builder.routing(&(*kind, name.clone()))?;
         let conditions = http_services::conditions(builder.store(), route, routing);
         let parents = conditions.into_iter().map(|(parent, all)| admin::RouteParent {
-            kind: parent.kind.kind().name().into(),
+            kind: Kind::from(parent.kind).name().into(),
             name: format!("{}/{}", parent.namespace, parent.name),
             conditions: all.iter().map(super::lists::condition).collect(),
         });

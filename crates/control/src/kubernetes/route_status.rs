@@ -1,8 +1,8 @@
 //! Writes the state of a route or TrafficPolicy where its author looks: `status.parents` of
 //! HTTPRoute, GRPCRoute, TLSRoute and TCPRoute, `status.ancestors` of TrafficPolicy.
 //!
-//! There is one entry for each object that it attaches to, of one of our controllers: gateways at the
-//! edge have another than the mesh. Entries of other controllers are left unchanged.
+//! There is one entry for each object that it attaches to, of one of our controllers: gateways at
+//! the edge have another than the mesh. Entries of other controllers are left unchanged.
 
 use std::collections::BTreeMap;
 

@@ -367,8 +367,8 @@ impl Waypoints {
     }
 }
 
-/// The addresses of the Service in front of a Gateway's pods: those that a load balancer gave it, if
-/// it asks for one.
+/// The addresses of the Service in front of a Gateway's pods: those that a load balancer gave it,
+/// if it asks for one.
 fn addresses(builder: &Builder, key: &ServiceName) -> Vec<String> {
     let service = builder.store().kubernetes_service(builder.mesh(), key);
     let service = service.map(|(_, record)| &*record.object);

@@ -25,7 +25,7 @@ use super::Mesh;
 use super::certificates::secret_of;
 use super::client_roots::map_of;
 use super::records::PodRecord;
-use super::selectors::Labels;
+use super::selectors::{Labels, selects};
 use super::services::service_name;
 
 /// The Gateways and their classes.
@@ -169,6 +169,13 @@ impl Gateways {
         edges.find(|it| self.service_of(mesh, it) == *service)
     }
 
+    /// Whether a Gateway is at the edge, and its pods have these labels. Those that a patch adds do
+    /// not count: it is not known here.
+    pub(super) fn selects(&self, name: &ObjectName, labels: &Labels) -> bool {
+        self.edge(name)
+            .is_some_and(|gateway| selects(labels, &waypoint::pod_labels(gateway, Position::Edge)))
+    }
+
     /// The Gateways at the edge that choose routes by the labels of their namespaces.
     pub(super) fn selecting_namespaces(&self) -> impl Iterator<Item = &ObjectName> {
         let selects = |gateway: &Gateway| {
@@ -248,8 +255,8 @@ impl Gateways {
         &self,
         naming: &Naming<'a>,
     ) -> Option<(&'a str, ObjectName, Result<(), Unbound>)> {
-        // A waypoint has none: it would send to itself for ever. A gateway at the edge has none: its
-        // policies are attached to itself, and its clients are outside.
+        // A waypoint has none: it would send to itself for ever. A gateway at the edge has none:
+        // its policies are attached to itself, and its clients are outside.
         if self.of_labels(naming.namespace, naming.labels).is_some() {
             return None;
         }

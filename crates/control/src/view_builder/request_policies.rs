@@ -1,10 +1,12 @@
 //! Which AuthorizationPolicies hold for the requests to a service.
 //!
 //! A policy holds for what it is attached to: a Service, a ServiceEntry, the waypoint that a
-//! service names, a gateway at the edge, whose own service then has it, or all Gateways of a class. One without `targetRefs` and `selector` holds for
-//! its whole namespace, and one in the root namespace for the mesh; Istio's waypoints ignore these.
-//! One with a selector holds for pods, which judge it themselves. A policy that cannot be honoured
-//! denies all that it is for: its whole namespace, where even that cannot be read.
+//! service names, a gateway at the edge, whose own service then has it, or all Gateways of a class.
+//! One without `targetRefs` and `selector` holds for its whole namespace, and one in the root
+//! namespace for the mesh; Istio's waypoints ignore these. One with a selector holds for pods,
+//! whose node judges it. No node judges what comes to a gateway's pods, so the gateway does,
+//! request by request. A policy that cannot be honoured denies all that it is for: its whole
+//! namespace, where even that cannot be read.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +22,7 @@ use ambit_model::workload::{GatewayAddress, GatewayDestination};
 use super::Mesh;
 use super::gateways::Gateways;
 use super::routes::ParentName;
+use super::selectors::Labels;
 use super::store::selector;
 
 /// For which requests a policy holds.
@@ -31,8 +34,14 @@ pub(super) enum Scope {
     Namespace,
     /// For all.
     Mesh,
-    /// For none: pods judge it.
-    Pods,
+    /// For those to gateways at the edge whose pods have these labels. The node judges it for all
+    /// other pods.
+    Pods {
+        /// The labels.
+        labels: Labels,
+        /// Whether pods of all namespaces are meant.
+        is_everywhere: bool,
+    },
 }
 
 /// A service, as far as policies look at it.
@@ -52,8 +61,11 @@ pub(super) fn scope(mesh: &Mesh, policy: &AuthorizationPolicy) -> Scope {
     let everything = if is_root { Scope::Mesh } else { Scope::Namespace };
     match policy::attachments(policy, &mesh.root_namespace) {
         Ok(targets) if !targets.is_empty() => Scope::Targets(targets),
-        Ok(_) if selector(policy.spec.selector.as_ref()).is_some() => Scope::Pods,
-        Ok(_) | Err(_) => everything,
+        Ok(_) => match selector(policy.spec.selector.as_ref()) {
+            Some(labels) => Scope::Pods { labels: labels.clone(), is_everywhere: is_root },
+            None => everything,
+        },
+        Err(_) => everything,
     }
 }
 
@@ -75,7 +87,7 @@ pub(super) fn enforced(mesh: &Mesh, policy: &AuthorizationPolicy) -> RequestPoli
         }
         let denied = match scope(mesh, policy) {
             Scope::Targets(_) => "what it is attached to".to_owned(),
-            Scope::Namespace | Scope::Mesh | Scope::Pods => {
+            Scope::Namespace | Scope::Mesh | Scope::Pods { .. } => {
                 policy::unreadable_reach(metadata, &mesh.root_namespace)
             }
         };
@@ -91,11 +103,24 @@ pub(super) fn enforced(mesh: &Mesh, policy: &AuthorizationPolicy) -> RequestPoli
 }
 
 impl Scope {
+    /// Whether somebody asks for a policy of this scope, in this namespace, request by request.
+    pub(super) fn is_asked(&self, gateways: &Gateways, namespace: &str) -> bool {
+        let Self::Pods { labels, is_everywhere } = self else { return true };
+        let mut gateways = gateways.iter().map(|(name, _)| name).filter(|name| {
+            (*is_everywhere || *name.namespace == *namespace) && gateways.selects(name, labels)
+        });
+        gateways.next().is_some()
+    }
+
     /// Whether a policy of this scope, in this namespace, holds for a service.
     pub(super) fn holds(&self, mesh: &Mesh, namespace: &str, service: &Held<'_>) -> bool {
         match self {
             Self::Mesh => true,
-            Self::Pods => false,
+            Self::Pods { labels, is_everywhere } => {
+                let edge = service.gateways.edge_behind(mesh, service.name);
+                let is_meant = |edge: &&ObjectName| *is_everywhere || *edge.namespace == *namespace;
+                edge.filter(is_meant).is_some_and(|it| service.gateways.selects(it, labels))
+            }
             Self::Namespace => *service.name.namespace == *namespace,
             Self::Targets(targets) => targets.iter().any(|target| match target {
                 Target::Service(name) => is_of(service, ParentKind::Service, name),

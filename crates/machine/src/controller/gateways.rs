@@ -1,9 +1,9 @@
 //! From Gateways to their pods: waypoints, and gateways at the edge.
 //!
-//! Each Gateway of a class of Ambit's has a ServiceAccount, a Service and a Deployment, which belong
-//! to it and go with it. An object of that name which somebody else made stays as it
-//! is, and the Gateway's status says so. The number of replicas is the Deployment's own, unless a
-//! patch says it.
+//! Each Gateway of a class of Ambit's has a ServiceAccount, a Service and a Deployment, which
+//! belong to it and go with it. An object of that name which somebody else made stays as it is, and
+//! the Gateway's status says so. The number of replicas is the Deployment's own, unless a patch
+//! says it.
 
 mod listeners;
 

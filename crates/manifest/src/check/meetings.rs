@@ -178,7 +178,7 @@ fn of_route<R: Default>(
             carried,
             field: format!("spec.parentRefs[{}]", parent.index),
             service,
-            shown: format!("{} {}/{}", parent.kind.kind(), parent.namespace, parent.name),
+            shown: format!("{} {}/{}", Kind::from(parent.kind), parent.namespace, parent.name),
             ports: port.into_iter().collect(),
             protocols,
         })
@@ -188,7 +188,7 @@ fn of_route<R: Default>(
 
 /// The service of a parent, the first of a ServiceEntry, and what its ports speak.
 fn of_parent(all: &All<'_>, parent: &Parent<'_>) -> Option<(ServiceName, BTreeMap<u16, Protocol>)> {
-    let key = ObjectKey::new(parent.kind.kind(), parent.namespace, parent.name);
+    let key = ObjectKey::new(Kind::from(parent.kind), parent.namespace, parent.name);
     match all.objects.get(&key)? {
         Typed::Service(service) => {
             let known = Backends::service(all, parent.namespace, parent.name)?;

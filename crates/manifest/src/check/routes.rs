@@ -89,7 +89,7 @@ impl All<'_> {
             warnings.push(object.finding(
                 "spec.parentRefs",
                 "no Service, ServiceEntry or Gateway is among the parents: nothing asks this route",
-                "name the Service for which it routes: `group: \"\"`, `kind: Service`; or a Gateway",
+                "name the Service that it is for (`group: \"\"`, `kind: Service`) or a Gateway",
             ));
         } else if !is_at_gateway
             && !route.spec.hostnames.is_empty()
@@ -177,7 +177,7 @@ impl All<'_> {
 
     /// The ports of a parent that exists.
     pub(super) fn ports(&self, parent: &Parent<'_>) -> Option<Vec<Port>> {
-        let key = ObjectKey::new(parent.kind.kind(), parent.namespace, parent.name);
+        let key = ObjectKey::new(Kind::from(parent.kind), parent.namespace, parent.name);
         match self.objects.get(&key)? {
             Typed::Service(service) => Some(service_ports(service)),
             Typed::ServiceEntry(entry) => Some(entry_ports(entry)),

@@ -2,7 +2,6 @@
 
 use k8s_openapi::api::core::v1::Service;
 
-use crate::Kind;
 use crate::istio::ServiceEntry;
 use crate::routes::{GROUP, ParentRef, RouteSpec};
 
@@ -31,17 +30,6 @@ pub enum ParentKind {
     /// A Gateway. One at the edge takes it at its listeners ([`crate::gateway::attach`]); waypoints
     /// are asked for the routes of services.
     Gateway,
-}
-
-impl ParentKind {
-    /// The kind of its objects.
-    pub fn kind(self) -> Kind {
-        match self {
-            Self::Service => Kind::Service,
-            Self::ServiceEntry => Kind::ServiceEntry,
-            Self::Gateway => Kind::Gateway,
-        }
-    }
 }
 
 /// A port of a parent.
@@ -76,7 +64,11 @@ impl Parent<'_> {
     /// parent's; it has none where it does not exist. An error says why the route does not attach.
     pub fn port(&self, ports: Option<&[Port]>) -> Result<Option<u16>, String> {
         let ParentRef { port, section_name, .. } = self.written;
-        let kind = self.kind.kind().name();
+        let kind = match self.kind {
+            ParentKind::Service => "Service",
+            ParentKind::ServiceEntry => "ServiceEntry",
+            ParentKind::Gateway => "Gateway",
+        };
         let parent = format!("{kind} `{}/{}`", self.namespace, self.name);
         let Some(ports) = ports else { return Err(format!("the {parent} does not exist")) };
         if port.is_none() && section_name.is_none() {

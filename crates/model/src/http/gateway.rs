@@ -6,7 +6,7 @@
 //! (listener isolation).
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::Text;
@@ -16,9 +16,7 @@ use crate::http::certificate::CertificateName;
 use crate::http::head::RequestHead;
 use crate::http::rule::Rule;
 use crate::http::table::{Found, RouteTable};
-use crate::http::waypoint::Needed;
 use crate::names::ServiceName;
-use crate::view::{Change, View};
 
 /// A host as a listener or a route names it: `example.com`, `*.example.com`, or `*`.
 pub type HostMatch = ServerNameMatch;
@@ -45,8 +43,8 @@ pub struct Listener {
     pub speaks: ListenerSpeaks,
     /// The routes of its requests, by the hosts that they are for, as they came.
     routes: Vec<HostRules>,
-    /// The same, compiled, the more specific host first.
-    tables: Vec<(Option<HostMatch>, RouteTable)>,
+    /// The same, compiled.
+    tables: HostTables,
     /// The routes of its connections, as they came.
     bytes_rules: Vec<Arc<BytesRule>>,
     /// The same, compiled.
@@ -146,7 +144,7 @@ impl Gateway {
     }
 
     /// The services to which its routes lead; one may come several times.
-    fn routed(&self) -> impl Iterator<Item = &ServiceName> {
+    pub(super) fn routed(&self) -> impl Iterator<Item = &ServiceName> {
         let rules = self.listeners().flat_map(|it| &it.routes).flat_map(|it| &it.rules);
         let bytes = self.listeners().flat_map(|it| &it.bytes_rules);
         let bytes =
@@ -188,7 +186,8 @@ impl Gateway {
         best(self.at(port), server_name)
     }
 
-    /// The rule that takes a connection that is no HTTP. Where no route is attached nobody takes it.
+    /// The rule that takes a connection that is no HTTP. Where no route is attached nobody takes
+    /// it.
     pub fn bytes_rule(
         &self,
         port: u16,
@@ -220,37 +219,6 @@ impl Gateway {
     }
 }
 
-impl View {
-    /// What the gateway behind the service `own` needs to know of layer 7: all of its own service,
-    /// whose policies judge what comes in, and of those to which its routes lead.
-    pub fn needed_by_gateway(&self, own: &ServiceName) -> Needed {
-        let http = self.http_service(own);
-        let gateway = self.gateway(own);
-        let routed = gateway.iter().flat_map(|it| it.routed());
-        let asked = http.iter().flat_map(|it| it.destinations());
-        Needed {
-            services: routed.chain(asked).chain([own]).cloned().collect(),
-            policies: http.iter().flat_map(|it| &it.policies).cloned().collect(),
-            certificates: gateway.iter().flat_map(|it| it.certificates()).collect(),
-        }
-    }
-
-    /// Whether a change of this view may change what that gateway needs.
-    pub fn changes_needs_of_gateway(&self, own: &ServiceName, change: &Change) -> bool {
-        match change {
-            Change::Gateway(it) => it.service == *own,
-            Change::RemoveGateway(name) | Change::RemoveHttpService(name) => name == own,
-            Change::HttpService(new) => {
-                new.service == *own
-                    && self.http_service(own).is_none_or(|old| {
-                        old.policies != new.policies || !old.destinations().eq(new.destinations())
-                    })
-            }
-            _ => false,
-        }
-    }
-}
-
 /// The most specific of sorted listeners that has a host; without a host one that has all.
 fn best<'a>(listeners: &'a [Arc<Listener>], host: Option<&str>) -> Option<&'a Arc<Listener>> {
     listeners.iter().find(|it| has(it.host.as_ref(), host))
@@ -268,23 +236,13 @@ fn rank(host: Option<&HostMatch>) -> Option<(bool, usize)> {
 impl Listener {
     /// A listener to which nothing is attached.
     pub fn new(name: Text, port: u16, host: Option<HostMatch>, speaks: ListenerSpeaks) -> Self {
-        let (routes, tables, bytes_rules) = (Vec::new(), Vec::new(), Vec::new());
+        let (routes, tables, bytes_rules) = (Vec::new(), HostTables::default(), Vec::new());
         Self { name, port, host, speaks, routes, tables, bytes_rules, bytes: None }
     }
 
     /// With these routes of requests; of several for one host all are asked.
     pub fn with_routes(mut self, routes: Vec<HostRules>) -> Self {
-        let mut hosts: Vec<(Option<HostMatch>, Vec<Arc<Rule>>)> = Vec::new();
-        for it in &routes {
-            match hosts.iter_mut().find(|(host, _)| *host == it.host) {
-                Some((_, rules)) => rules.extend(it.rules.iter().cloned()),
-                None => hosts.push((it.host.clone(), it.rules.clone())),
-            }
-        }
-        hosts.sort_by_key(|(host, _)| Reverse(rank(host.as_ref())));
-        hosts.retain(|(_, rules)| !rules.is_empty());
-        let compiled = hosts.into_iter().map(|(host, rules)| (host, RouteTable::new(rules)));
-        self.tables = compiled.collect();
+        self.tables = HostTables::compile(&routes);
         self.routes = routes;
         self
     }
@@ -308,8 +266,46 @@ impl Listener {
 
     /// The rule that answers a request: of the routes for the most specific host that has one.
     pub fn find(&self, head: &RequestHead<'_>) -> Option<Found<'_>> {
-        let mut tables = self.tables.iter().filter(|(host, _)| has(host.as_ref(), Some(head.host)));
-        tables.find_map(|(_, table)| table.find(head))
+        self.tables.of(head.host).find_map(|table| table.find(head))
+    }
+}
+
+/// Tables by the hosts that they are for.
+#[derive(Clone, Debug, Default)]
+struct HostTables {
+    exact: HashMap<Text, RouteTable>,
+    /// By what hosts end with, the dot included: `.example.com`; nothing for `*`.
+    suffixes: HashMap<Text, RouteTable>,
+    /// For every host.
+    all: Option<RouteTable>,
+}
+
+impl HostTables {
+    fn compile(routes: &[HostRules]) -> Self {
+        let mut exact: HashMap<Text, Vec<Arc<Rule>>> = HashMap::new();
+        let mut suffixes: HashMap<Text, Vec<Arc<Rule>>> = HashMap::new();
+        let mut all = Vec::new();
+        for it in routes.iter().filter(|it| !it.rules.is_empty()) {
+            let rules = match &it.host {
+                Some(HostMatch::Exact(host)) => exact.entry(host.clone()).or_default(),
+                Some(HostMatch::Suffix(end)) => suffixes.entry(end.clone()).or_default(),
+                None => &mut all,
+            };
+            rules.extend(it.rules.iter().cloned());
+        }
+        let tables = |of: HashMap<Text, Vec<Arc<Rule>>>| {
+            of.into_iter().map(|(host, rules)| (host, RouteTable::new(rules))).collect()
+        };
+        let all = (!all.is_empty()).then(|| RouteTable::new(all));
+        Self { exact: tables(exact), suffixes: tables(suffixes), all }
+    }
+
+    /// The tables for a host, the more specific first.
+    fn of<'a, 'b>(&'a self, host: &'b str) -> impl Iterator<Item = &'a RouteTable> + use<'a, 'b> {
+        let begin = |(at, _)| at > 0;
+        let ends = host.match_indices('.').filter(move |it| begin(*it)).map(|(at, _)| &host[at..]);
+        let suffixed = ends.chain([""]).filter_map(|end| self.suffixes.get(end));
+        self.exact.get(host).into_iter().chain(suffixed).chain(&self.all)
     }
 }
 
@@ -440,18 +436,5 @@ mod tests {
         check(&web, "b.example.com", Some("wide"));
         check(&web, "other.org", Some("all"));
         check(&with(&[("a.example.com", "exact")]), "b.example.com", None);
-    }
-
-    #[test]
-    fn a_gateway_needs_its_own_service_and_those_of_its_routes() {
-        let own = ServiceName::new("edge", "ingress");
-        let mut view = View::default();
-        assert_eq!(view.needed_by_gateway(&own).services, [own.clone()].into());
-        let change = Change::Gateway(Arc::new(gateway(Vec::new())));
-        assert!(view.changes_needs_of_gateway(&own, &change));
-        assert!(!view.changes_needs_of_gateway(&ServiceName::new("edge", "other"), &change));
-        view.apply(change);
-        view.apply(Change::RemoveGateway(own.clone()));
-        assert!(view.gateway(&own).is_none());
     }
 }

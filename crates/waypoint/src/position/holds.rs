@@ -128,8 +128,8 @@ impl Rules for Holds {
     }
 
     fn is_own(&self, route: &Origin) -> bool {
-        // Whoever runs this waypoint speaks for all that it stands before, and whom a gateway admits
-        // speaks for the hosts that it may attach to.
+        // Whoever runs this waypoint speaks for all that it stands before, and whom a gateway
+        // admits speaks for the hosts that it may attach to.
         self.gateway.is_some()
             || route.is_producers(&self.http.service)
             || route.namespace == self.shared.config.namespace
@@ -141,8 +141,8 @@ impl Rules for Holds {
         by: &Origin,
         asked: &Asked<'_>,
     ) -> Option<RequestJudgement> {
-        // What a gateway sends on is judged there: by the service's waypoint, which it goes through,
-        // or by the pods' own proxy.
+        // What a gateway sends on is judged there: by the service's waypoint, which it goes
+        // through, or by the pods' own proxy.
         if self.gateway.is_some() {
             return None;
         }

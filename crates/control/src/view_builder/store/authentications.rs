@@ -111,8 +111,13 @@ impl Store {
             && labels.is_none_or(|labels| self.serves_only(mesh, held.name, labels))
     }
 
-    /// Whether all pods of a service have these labels, because the service asks for them.
+    /// Whether all pods of a service have these labels, because the service asks for them, or
+    /// because they are a gateway's.
     fn serves_only(&self, mesh: &Mesh, name: &ServiceName, labels: &super::Labels) -> bool {
+        let edge = self.gateways.edge_behind(mesh, name);
+        if edge.is_some_and(|edge| self.gateways.selects(edge, labels)) {
+            return true;
+        }
         self.kubernetes_service(mesh, name).is_some_and(|(_, record)| {
             labels.iter().all(|(key, value)| record.selector.get(key) == Some(value))
         })

@@ -8,7 +8,7 @@ use ambit_manifest::gateway::{Gateway, GatewayClass, Unbound};
 use ambit_manifest::routes::ReferenceGrant;
 use ambit_manifest::routing::ParentKind;
 use ambit_model::Text;
-use ambit_model::names::ServiceName;
+use ambit_model::names::{PolicyName, ServiceName};
 use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
 
 use super::Store;
@@ -39,7 +39,19 @@ impl Store {
     ) {
         if self.gateways.put(name.clone(), gateway) {
             self.mark_naming(mesh, &name, dirty);
+            self.mark_selecting(mesh, &name.namespace, dirty);
             dirty.gateways.insert(name);
+        }
+    }
+
+    /// Marks the policies that may select pods of this namespace.
+    fn mark_selecting(&self, mesh: &Mesh, namespace: &Text, dirty: &mut Dirty) {
+        for namespace in [namespace, &mesh.root_namespace] {
+            let here = super::in_namespace(&self.policies, namespace);
+            dirty.policies.extend(here.map(|(name, _)| PolicyName {
+                namespace: name.namespace.clone(),
+                name: name.name.clone(),
+            }));
         }
     }
 
@@ -64,6 +76,7 @@ impl Store {
         let before = self.gateways.position(&name);
         for gateway in self.gateways.put_class(name.clone(), class) {
             self.mark_naming(mesh, &gateway, dirty);
+            self.mark_selecting(mesh, &gateway.namespace, dirty);
             dirty.gateways.insert(gateway);
         }
         if self.gateways.position(&name) != before {

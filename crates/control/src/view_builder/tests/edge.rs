@@ -11,8 +11,9 @@ fn gateway(class: &str, listeners: &Value) -> Event {
 
 /// One listener for HTTP, to which routes of these namespaces may attach.
 fn web(from: &str) -> Value {
+    let namespaces = json!({"from": from, "selector": {"matchLabels": {"edge": "y"}}});
     json!([{"name": "web", "port": 80, "protocol": "HTTP",
-        "allowedRoutes": {"namespaces": {"from": from, "selector": {"matchLabels": {"edge": "y"}}}}}])
+        "allowedRoutes": {"namespaces": namespaces}}])
 }
 
 fn namespace(name: &str, labels: &Value) -> Event {
@@ -269,4 +270,58 @@ fn policies_of_a_gateway_are_those_of_its_service() {
     let (name, known) = builder.store().traffic_policies().iter().next().expect("a policy");
     let conditions = crate::view_builder::traffic_policies::conditions(&builder, name, known);
     assert_eq!(conditions[0].1.reason, "Accepted", "{}", conditions[0].1.message);
+}
+
+#[test]
+fn policies_that_select_a_gateways_pods_hold_at_the_gateway() {
+    let mut builder = builder();
+    let selecting = |namespace: &str, name: &str, key: &str, value: &str| {
+        let spec = json!({"selector": {"matchLabels": {key: value}}, "action": "DENY",
+            "rules": [{"to": [{"operation": {"paths": ["/admin"]}}]}]});
+        policy(namespace, name, &spec)
+    };
+    let by_name = "gateway.networking.k8s.io/gateway-name";
+    builder.apply([
+        selecting("infra", "before", by_name, "edge"),
+        selecting("infra", "other", by_name, "other"),
+        selecting("infra", "team", "team", "a"),
+        selecting("shop", "elsewhere", by_name, "edge"),
+    ]);
+    assert_eq!(builder.request_policies.len(), 0);
+    builder.apply([gateway("ambit", &web("Same"))]);
+    let own = own_service(&builder);
+    let name = own.hostname.split('.').next().unwrap().to_owned();
+    builder.apply([
+        service("infra", &name, &json!({"ports": [{"port": 80}]})),
+        service("infra", "app", &json!({"ports": [{"port": 80}], "selector": {by_name: "edge"}})),
+    ]);
+    let policies = |builder: &Builder, service: &ServiceName| {
+        let http = builder.view().http_service(service).expect("it is known");
+        http.policies.iter().map(|it| it.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(policies(&builder, &own), ["before"]);
+    let app = "infra/app.infra.svc.cluster.local".parse().unwrap();
+    assert_eq!(policies(&builder, &app), Vec::<String>::new());
+    builder.apply([
+        selecting("istio-system", "mesh", by_name, "edge"),
+        put(
+            Kind::Gateway,
+            &json!({"metadata": meta("infra", "edge", &json!({})),
+                "spec": {"gatewayClassName": "ambit", "listeners": web("Same"),
+                    "infrastructure": {"labels": {"team": "a"}}}}),
+        ),
+    ]);
+    assert_eq!(policies(&builder, &own), ["before", "team", "mesh"]);
+    builder.apply([delete(Kind::AuthorizationPolicy, "infra", "before")]);
+    assert_eq!(policies(&builder, &own), ["team", "mesh"]);
+    let keys = json!({"selector": {"matchLabels": {by_name: "edge"}},
+        "jwtRules": [{"issuer": "some", "jwks": "{\"keys\":[]}"}]});
+    builder.apply([put(
+        Kind::RequestAuthentication,
+        &json!({"metadata": meta("infra", "tokens", &json!({})), "spec": keys}),
+    )]);
+    let authentication = &builder.view().http_service(&own).expect("it is known").authentication;
+    assert_eq!(authentication.rules.len(), 1);
+    builder.apply([gateway("ambit-waypoint", &web("Same"))]);
+    assert_eq!(builder.request_policies.len(), 0);
 }

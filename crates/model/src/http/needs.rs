@@ -1,7 +1,8 @@
-//! What a waypoint needs to know of layer 7: which names it asks the control plane for.
+//! What a waypoint or a gateway needs to know of layer 7: the names it asks the control plane for.
 //!
-//! Its view of workloads and services says which services it fronts; what is known of these says
-//! where their routes lead and which policies hold. Nothing here says where a request goes.
+//! A waypoint's view of workloads and services says which services it fronts; what is known of
+//! these says where their routes lead and which policies hold. Nothing here says where a request
+//! goes.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::service::Service;
 use crate::view::{Change, View};
 use crate::workload::{GatewayAddress, GatewayDestination, Workload};
 
-/// Names that a waypoint asks for.
+/// Names that a waypoint or a gateway asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needed {
     /// Services of which it needs a [`ServiceHttp`](crate::http::service::ServiceHttp).
@@ -98,5 +99,57 @@ impl View {
                     || workload.is_some_and(|it| it.services.contains_key(own))
             }
         }
+    }
+}
+
+impl View {
+    /// What the gateway behind the service `own` needs to know of layer 7: all of its own service,
+    /// whose policies judge what comes in, and of those to which its routes lead.
+    pub fn needed_by_gateway(&self, own: &ServiceName) -> Needed {
+        let http = self.http_service(own);
+        let gateway = self.gateway(own);
+        let routed = gateway.iter().flat_map(|it| it.routed());
+        let asked = http.iter().flat_map(|it| it.destinations());
+        Needed {
+            services: routed.chain(asked).chain([own]).cloned().collect(),
+            policies: http.iter().flat_map(|it| &it.policies).cloned().collect(),
+            certificates: gateway.iter().flat_map(|it| it.certificates()).collect(),
+        }
+    }
+
+    /// Whether a change of this view may change what that gateway needs.
+    pub fn changes_needs_of_gateway(&self, own: &ServiceName, change: &Change) -> bool {
+        match change {
+            Change::Gateway(it) => it.service == *own,
+            Change::RemoveGateway(name) | Change::RemoveHttpService(name) => name == own,
+            Change::HttpService(new) => {
+                new.service == *own
+                    && self.http_service(own).is_none_or(|old| {
+                        old.policies != new.policies || !old.destinations().eq(new.destinations())
+                    })
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::http::gateway::Gateway;
+
+    #[test]
+    fn a_gateway_needs_its_own_service_and_those_of_its_routes() {
+        let own = ServiceName::new("edge", "ingress");
+        let mut view = View::default();
+        assert_eq!(view.needed_by_gateway(&own).services, [own.clone()].into());
+        let change = Change::Gateway(Arc::new(Gateway::new(own.clone(), [])));
+        assert!(view.changes_needs_of_gateway(&own, &change));
+        assert!(!view.changes_needs_of_gateway(&ServiceName::new("edge", "other"), &change));
+        view.apply(change);
+        view.apply(Change::RemoveGateway(own.clone()));
+        assert!(view.gateway(&own).is_none());
     }
 }
