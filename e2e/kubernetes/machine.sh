@@ -36,6 +36,9 @@ for i in $(seq "$nodes"); do
   done
 done
 
+# Addresses of the load balancer: any node takes what is sent there.
+ip route add 10.66.1.0/24 via 10.66.0.11
+
 etcd --name cp --data-dir /mnt/etcd --unsafe-no-fsync \
   --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
   --listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
@@ -85,6 +88,8 @@ kube-scheduler --kubeconfig=$cfg/scheduler.kubeconfig \
   --authorization-kubeconfig=$cfg/scheduler.kubeconfig \
   --leader-elect=false --bind-address=127.0.0.1 --kube-api-qps=300 --kube-api-burst=600 \
   > $log/scheduler.log 2>&1 &
+
+balancer --kubeconfig=$cfg/admin.kubeconfig > $log/balancer.log 2>&1 &
 
 $admin create clusterrolebinding kube-proxy --clusterrole=system:node-proxier \
   --user=system:kube-proxy > /dev/null 2>&1 || true

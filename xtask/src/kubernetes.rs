@@ -29,7 +29,8 @@ const STATE: &str = "target/kubernetes";
 const USAGE: &str = "\
 cargo xtask e2e kubernetes [--dist | --binary FILE] [--keep | --up | --down] [--state DIR]
                            [--deep | --scale PODS,PODS] [-- TEST WORDS]
-cargo xtask e2e conformance [--dist | --binary FILE] [--keep | --up | --down] [--state DIR]
+cargo xtask conformance [--dist | --binary FILE] [--keep | --up | --down] [--state DIR]
+                        [-- TEST NAMES]
     --dist      the shipped binary instead of a quick build
     --deep      all tests, also those that are for a release alone
     --binary    a static binary that is there already, instead of any build
@@ -76,9 +77,8 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
 /// Runs the Gateway API's conformance suite; the words are those of [`run`] that it knows.
 pub(crate) fn conform(words: &[&str]) -> Result<()> {
     let mut wanted = parse(words)?;
-    let names_some =
-        !wanted.tests.is_empty() || wanted.depth == Depth::Release || wanted.scale.is_some();
-    ensure!(!names_some, "the suite runs whole\n{USAGE}");
+    let is_other = wanted.depth == Depth::Release || wanted.scale.is_some();
+    ensure!(!is_other, "the suite has no such parts\n{USAGE}");
     wanted.is_conformance = true;
     run_wanted(&wanted)
 }
@@ -188,13 +188,15 @@ fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) 
     }
     steps.timed("chart", || cluster.install_chart(digest))?;
     // After it: control does without, and takes it when it comes.
-    steps.timed("Gateway API", || conformance::install(cluster))?;
+    steps.timed("Gateway API", || conformance::install(cluster, wanted.is_conformance))?;
     if wanted.mode == Mode::Up {
         return Ok(Counts::default());
     }
     if wanted.is_conformance {
-        steps.timed("control without a mesh", || conformance::control(cluster))?;
-        steps.timed("conformance", || conformance::test(cluster))?;
+        if wanted.tests.is_empty() {
+            steps.timed("control without a mesh", || conformance::control(cluster))?;
+        }
+        steps.timed("conformance", || conformance::test(cluster, &wanted.tests))?;
         return Ok(Counts::default());
     }
     steps.timed("tests on a cluster", || {

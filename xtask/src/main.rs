@@ -25,7 +25,7 @@ cargo xtask image   the container image: an OCI archive FROM scratch, and what i
 cargo xtask dist    what the page of a release offers: binary, chart, image, checksums
 cargo xtask e2e kubernetes    the mesh on a real cluster of two nodes on this machine; --keep, --up,
                     --down; needs root, Go and Debian's containerd (installed when missing)
-cargo xtask e2e conformance   the Gateway API's conformance suite for meshes, there";
+cargo xtask conformance       the Gateway API's conformance suite, there";
 
 fn main() -> ExitCode {
     match run() {
@@ -46,7 +46,7 @@ fn run() -> Result<()> {
         ["ci", words @ ..] => ci::run(words),
         ["tidy"] => tidy::run(),
         ["e2e", "kubernetes", words @ ..] => kubernetes::run(words),
-        ["e2e", "conformance", words @ ..] => kubernetes::conform(words),
+        ["conformance", words @ ..] => kubernetes::conform(words),
         ["bench", words @ ..] => bench::run(words),
         ["dist", words @ ..] => dist::run(words),
         ["image", words @ ..] => image::run(words),

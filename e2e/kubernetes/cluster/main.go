@@ -1,6 +1,6 @@
 // Command cluster is a small Kubernetes in one binary: the control plane, its store, the node's
-// parts, kubectl and helm, and kwok, which plays the kubelets of nodes that do not exist; chosen
-// by the name it is called by (or by its first argument).
+// parts, kubectl and helm, kwok, which plays the kubelets of nodes that do not exist, and a load
+// balancer; chosen by the name it is called by (or by its first argument).
 //
 // One binary because they share nearly all of their code: it links once, and is a tenth of what
 // the parts would be one by one. It is built from the modules that the projects publish; nothing
@@ -30,7 +30,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-const usage = "cluster etcd|helm|kube-apiserver|kube-controller-manager|kube-proxy|" +
+const usage = "cluster balancer|etcd|helm|kube-apiserver|kube-controller-manager|kube-proxy|" +
 	"kube-scheduler|kubectl|kubelet|kwok"
 
 func main() {
@@ -44,6 +44,8 @@ func main() {
 	case "etcd":
 		etcdmain.Main(os.Args)
 		return
+	case "balancer":
+		os.Exit(runBalancer())
 	case "helm":
 		os.Exit(runHelm())
 	case "kwok":

@@ -1,16 +1,17 @@
-//! `cargo xtask e2e conformance`: the Gateway API's own conformance suite, against a waypoint.
+//! `cargo xtask conformance`: the Gateway API's own conformance suite, against a mesh with a
+//! waypoint and against gateways at the edge.
 //!
 //! First the control: with no mesh, the tests that tell a mesh from luck must fail. Then all tests
-//! of the two profiles for meshes, for every feature that our GatewayClass says it has, and for
-//! every feature of meshes. The suite and its applications are built from the modules that the
-//! Gateway API and Istio publish.
+//! of the profiles, for every feature that our GatewayClasses say they have, and for every feature
+//! of meshes. The suite and its applications are built from the modules that the Gateway API and
+//! Istio publish.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::cluster::Cluster;
 use super::kit;
@@ -21,10 +22,30 @@ const ECHO_IMAGE: &str = "registry.k8s.io/gateway-api/echo-advanced:v1.5.1";
 /// Where its programs come from.
 const ECHO_PACKAGES: &str = "istio.io/istio/pkg/test/echo/cmd";
 const ECHO_PROGRAMS: [&str; 2] = ["client", "server"];
-const CLASS: &str = "ambit-waypoint";
+/// The application of the suite's gateways, under each of the names in its manifests.
+const BASIC_IMAGES: [&str; 3] = [
+    "registry.k8s.io/gateway-api/echo-basic:v1.5.1",
+    "registry.k8s.io/gateway-api/echo-basic:v1.6.0-dev.2",
+    "registry.k8s.io/gateway-api/echo-basic:v1.6.0-dev.3",
+];
+const BASIC_PACKAGE: &str = "sigs.k8s.io/gateway-api/conformance/echo-basic";
+/// The name server in its manifests; it gets the cluster's own.
+const DNS_IMAGE: &str = "registry.k8s.io/coredns/coredns:v1.12.2";
+const WAYPOINT_CLASS: &str = "ambit-waypoint";
+const EDGE_CLASS: &str = "ambit";
 /// What the suite makes, and deletes without waiting for it.
-const NAMESPACES: [&str; 2] = ["gateway-conformance-mesh", "gateway-conformance-mesh-consumer"];
-const PROFILES: &str = "MESH-HTTP,MESH-GRPC";
+const NAMESPACES: [&str; 5] = [
+    "gateway-conformance-mesh",
+    "gateway-conformance-mesh-consumer",
+    "gateway-conformance-infra",
+    "gateway-conformance-app-backend",
+    "gateway-conformance-web-backend",
+];
+const MESH_PROFILES: &str = "MESH-HTTP,MESH-GRPC";
+const PROFILES: &str = "GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS,GATEWAY-TCP,MESH-HTTP,MESH-GRPC";
+/// An address that the cluster's load balancer gives, and one that it does not.
+const USABLE_ADDRESS: &str = "10.66.1.200";
+const UNUSABLE_ADDRESS: &str = "10.66.2.200";
 /// Features of meshes, which a GatewayClass has no place for.
 const MESH_FEATURES: [&str; 10] = [
     "Mesh",
@@ -72,38 +93,67 @@ pub(super) fn build(state: &Path) -> Result<()> {
         kit::go_build("echo", &format!("{ECHO_PACKAGES}/{name}"), "-s -w", &program)?;
         entries.push(Entry::program(&format!("/usr/local/bin/{name}"), read(&program)?));
     }
+    write(state, "echo", ECHO_IMAGE, "/usr/local/bin/server", entries)?;
+    let basic = programs.join("echo-basic");
+    kit::go_build("conformance", BASIC_PACKAGE, "-s -w", &basic)?;
+    let basic = read(&basic)?;
+    for (index, name) in BASIC_IMAGES.into_iter().enumerate() {
+        let entries = vec![Entry::program("/echo-basic", basic.clone())];
+        write(state, &format!("echo-basic-{index}"), name, "/echo-basic", entries)?;
+    }
+    let dns = vec![Entry::program("/coredns", read(&programs.join("dns"))?)];
+    write(state, "coredns", DNS_IMAGE, "/coredns", dns)
+}
+
+fn write(
+    state: &Path,
+    file: &str,
+    name: &str,
+    entry_point: &str,
+    entries: Vec<Entry>,
+) -> Result<()> {
     let image = Image {
-        name: ECHO_IMAGE.to_owned(),
-        entry_point: "/usr/local/bin/server".to_owned(),
+        name: name.to_owned(),
+        entry_point: entry_point.to_owned(),
         created_unix: 0,
         entries,
         compression: Compression::None,
     };
-    image.write(&state.join("img/echo.tar")).map(drop)
+    image.write(&state.join(format!("img/{file}.tar"))).map(drop)
 }
 
-/// Installs the Gateway API and waits until the class of waypoints says what it can do.
-pub(super) fn install(cluster: &Cluster) -> Result<()> {
-    let definitions = kit::gateway_api()?.join("config/crd/standard");
-    cluster.kubectl(&["apply", "--server-side", "-f", &definitions.to_string_lossy()])?;
-    let start = Instant::now();
-    let words = ["get", "gatewayclass", CLASS, "-o", "jsonpath={.status.supportedFeatures}"];
-    loop {
-        match cluster.kubectl(&words) {
-            Ok(features) if !features.is_empty() => return Ok(()),
-            _ if start.elapsed() > CLASS_TIMEOUT => {
-                bail!("the GatewayClass {CLASS} does not say what it can do")
-            }
-            _ => std::thread::sleep(STEP),
+/// Installs the Gateway API, of the experimental channel if that is wanted, and waits until our
+/// classes say what they can do.
+pub(super) fn install(cluster: &Cluster, is_experimental: bool) -> Result<()> {
+    let channel = if is_experimental { "experimental" } else { "standard" };
+    let definitions = kit::gateway_api()?.join("config/crd").join(channel);
+    let flag = if is_experimental { "-k" } else { "-f" };
+    cluster.kubectl(&["apply", "--server-side", flag, &definitions.to_string_lossy()])?;
+    for class in [WAYPOINT_CLASS, EDGE_CLASS] {
+        let start = Instant::now();
+        while features(cluster, class).unwrap_or_default().is_empty() {
+            ensure!(
+                start.elapsed() < CLASS_TIMEOUT,
+                "the GatewayClass {class} does not say what it can do"
+            );
+            std::thread::sleep(STEP);
         }
     }
+    Ok(())
+}
+
+/// The features that a GatewayClass says it has, with commas.
+fn features(cluster: &Cluster, class: &str) -> Result<String> {
+    let path = "jsonpath={.status.supportedFeatures[*].name}";
+    let said = cluster.kubectl(&["get", "gatewayclass", class, "-o", path])?;
+    Ok(said.split_whitespace().collect::<Vec<_>>().join(","))
 }
 
 /// The control: the discriminating tests must fail where there is no mesh.
 pub(super) fn control(cluster: &Cluster) -> Result<()> {
     let options = cluster.state().join("conformance-control.yaml");
     fs::write(&options, CONTROL_OPTIONS).context("write the control's options")?;
-    let mut suite = command(cluster)?;
+    let mut suite = command(cluster, WAYPOINT_CLASS, MESH_PROFILES)?;
     suite.args(["--conformance-options-file", &options.to_string_lossy()]);
     suite.args(["--only", &DISCRIMINATING.join(",")]);
     let (_, said) = watch(cluster, suite, "conformance-control.log")?;
@@ -114,43 +164,48 @@ pub(super) fn control(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// All tests; the report lies in the state directory.
-pub(super) fn test(cluster: &Cluster) -> Result<()> {
+/// All tests, or those that are named; the report lies in the state directory.
+pub(super) fn test(cluster: &Cluster, only: &[String]) -> Result<()> {
     let report = cluster.state().join("conformance-report.yaml");
     let version = env!("CARGO_PKG_VERSION");
-    let mut suite = command(cluster)?;
+    let mut suite = command(cluster, EDGE_CLASS, PROFILES)?;
     suite.args(["--namespace-labels", "istio.io/dataplane-mode=ambient"]);
-    suite.args(["--waypoint-class", CLASS, "--report-output", &report.to_string_lossy()]);
+    suite.args(["--waypoint-class", WAYPOINT_CLASS, "--report-output", &report.to_string_lossy()]);
+    suite.args(["--usable-address", USABLE_ADDRESS, "--unusable-address", UNUSABLE_ADDRESS]);
     suite.args(["--organization", "ambit", "--project", "ambit", "--version", version]);
     suite.args(["--url", "README.md", "--contact", "SECURITY.md"]);
-    let (passed, said) = watch(cluster, suite, "conformance.log")?;
-    let count = |verdict: &str| {
-        let line = format!("    --- {verdict}: TestConformance/Mesh");
-        said.lines().filter(|it| it.starts_with(&line)).count()
-    };
-    for line in said.lines().filter(|it| it.trim_start().starts_with("--- FAIL")) {
-        println!("{line}");
+    if !only.is_empty() {
+        suite.args(["--only", &only.join(",")]);
     }
-    let (passes, failures, skips) = (count("PASS"), count("FAIL"), count("SKIP"));
+    let (passed, said) = watch(cluster, suite, "conformance.log")?;
+    // Their own lines are indented once; those of their parts are twice.
+    let of = |verdict: &str| -> Vec<String> {
+        let start = format!("    --- {verdict}: TestConformance/");
+        said.lines().filter_map(|it| it.strip_prefix(&start)).map(str::to_owned).collect()
+    };
+    let (passes, failures, skips) = (of("PASS"), of("FAIL"), of("SKIP"));
+    for (verdict, tests) in [("failed", &failures), ("skipped", &skips)] {
+        tests.iter().for_each(|test| println!("{verdict}: {test}"));
+    }
     println!(
-        "{PROFILES}: {passes} tests passed, {failures} failed, {skips} skipped; {}",
+        "{PROFILES}: {} tests passed, {} failed, {} skipped; {}",
+        passes.len(),
+        failures.len(),
+        skips.len(),
         report.display()
     );
-    ensure!(passed && failures == 0, "see {}/conformance.log", cluster.state().display());
-    ensure!(passes > 0 && skips == 0, "tests for meshes were skipped");
+    ensure!(passed && failures.is_empty(), "see {}/conformance.log", cluster.state().display());
+    ensure!(!passes.is_empty() && skips.is_empty(), "tests were skipped");
     Ok(())
 }
 
 /// The suite with what both runs have, not started yet.
-fn command(cluster: &Cluster) -> Result<Command> {
-    let words =
-        ["get", "gatewayclass", CLASS, "-o", "jsonpath={.status.supportedFeatures[*].name}"];
-    let claimed = cluster.kubectl(&words)?;
-    let features: Vec<&str> = claimed.split_whitespace().chain(MESH_FEATURES).collect();
+fn command(cluster: &Cluster, class: &str, profiles: &str) -> Result<Command> {
+    let claimed = features(cluster, class)?;
     let mut suite = cluster.inside(&cluster.state().join("bin/conformance"));
-    suite.args(["-test.v", "-test.timeout", "20m", "--gateway-class", CLASS]);
-    suite.args(["--conformance-profiles", PROFILES]);
-    suite.args(["--supported-features", &features.join(",")]);
+    suite.args(["-test.v", "-test.timeout", "90m", "--gateway-class", class]);
+    suite.args(["--conformance-profiles", profiles]);
+    suite.args(["--supported-features", &format!("{claimed},{}", MESH_FEATURES.join(","))]);
     Ok(suite)
 }
 

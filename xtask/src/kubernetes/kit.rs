@@ -13,7 +13,8 @@ const VERSION: (&str, &str, &str) = ("1", "36", "v1.36.3");
 const GO_MINOR: u32 = 26;
 const SOURCE: &str = "e2e/kubernetes";
 /// The names by which the one binary is called.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
+    "balancer",
     "etcd",
     "helm",
     "kube-apiserver",

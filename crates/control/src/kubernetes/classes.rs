@@ -21,7 +21,7 @@ const DEFINITION: &str = "gatewayclasses.gateway.networking.k8s.io";
 /// The first and the last minor version of the Gateway API, 1, that waypoints are made for:
 /// GRPCRoute is in the standard channel since the first, the last is the one that is tested.
 const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 1..=6;
-/// What the Gateway API calls the features of waypoints, sorted. `cargo xtask e2e conformance`
+/// What the Gateway API calls the features of waypoints, sorted. `cargo xtask conformance`
 /// tests each of them. Those that begin with `Mesh` are not among them: they are not for a class.
 const OF_WAYPOINTS: [&str; 7] = [
     "GRPCRoute",
@@ -33,7 +33,51 @@ const OF_WAYPOINTS: [&str; 7] = [
     "HTTPRouteResponseHeaderModification",
 ];
 /// What the Gateway API calls the features of gateways at the edge, sorted.
-const OF_EDGES: [&str; 4] = ["GRPCRoute", "Gateway", "HTTPRoute", "ReferenceGrant"];
+const OF_EDGES: [&str; 43] = [
+    "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
+    "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
+    "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
+    "GatewayInfrastructure",
+    "GatewayPort8080",
+    "GatewayStaticAddresses",
+    "HTTPRoute",
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendRequestHeaderModification",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
+    "HTTPRouteDestinationPortMatching",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestMirror",
+    "HTTPRouteRequestMultipleMirrors",
+    "HTTPRouteRequestPercentageMirror",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
+    "HTTPRouteSchemeRedirect",
+    "ReferenceGrant",
+    "TCPRoute",
+    "TLSRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
+];
 /// All classes, each with its controller, what it is for, and its features.
 const CLASSES: [(&str, &str, &str, &[&str]); 3] = [
     of_waypoints(gateway::CLASSES[0]),
