@@ -119,12 +119,15 @@ fn programmed(spec: &GatewaySpec, runs: bool, made: &Made) -> Condition {
     match (&made.problem, missing.next()) {
         _ if !runs => fails("Invalid", "the Gateway is not accepted: nothing runs for it"),
         (Some(problem), _) => fails("Invalid", problem),
-        _ if made.addresses.is_empty() => {
-            fails("AddressNotAssigned", "its Service has no address yet")
-        }
         (None, Some(asked)) => {
-            let has = made.addresses.join(", ");
+            let has = match made.addresses.as_slice() {
+                [] => "none yet".to_owned(),
+                some => some.join(", "),
+            };
             fails("AddressNotUsable", &format!("it asks for {asked}, and its Service has {has}"))
+        }
+        (None, None) if made.addresses.is_empty() => {
+            fails("AddressNotAssigned", "its Service has no address yet")
         }
         (None, None) if made.ready == 0 => {
             fails("Pending", &format!("none of its pods is ready (0 of {})", made.wanted))
@@ -259,6 +262,8 @@ mod tests {
             |kind: &str, value: &str| json!({"addresses": [{"type": kind, "value": value}]});
         check(asked("IPAddress", "10.0.0.1"), ready(), [yes, runs]);
         check(asked("IPAddress", "10.0.0.2"), ready(), [yes, "False AddressNotUsable"]);
+        let without = Made { addresses: Vec::new(), ..ready() };
+        check(asked("IPAddress", "10.0.0.2"), without, [yes, "False AddressNotUsable"]);
         check(asked("other.com/a", "x"), ready(), ["False UnsupportedAddress", "False Invalid"]);
         let refused = Some(Fault { reason: "NoValidCACertificate", what: "gone".to_owned() });
         let listeners = [("web".to_owned(), ListenerMade { refused, ..ListenerMade::default() })];
