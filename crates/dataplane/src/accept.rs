@@ -64,7 +64,8 @@ impl Entrance {
         }
     }
 
-    fn take(&self, peer: SocketAddr) -> Result<Permit, Box<Crowded>> {
+    /// Descriptors for a connection that was accepted; none where there is no room for its source.
+    pub fn take(&self, peer: SocketAddr) -> Result<Permit, Box<Crowded>> {
         self.share.take(self.source_of.as_ref().map(|source_of| source_of(peer)), self.count)
     }
 }

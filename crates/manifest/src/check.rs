@@ -141,6 +141,9 @@ impl<'a> All<'a> {
             Typed::TcpRoute(route) => {
                 self.route(object, route, routing::tcp(route, self), warnings);
             }
+            Typed::UdpRoute(route) => {
+                self.route(object, route, routing::udp(route, self), warnings);
+            }
             Typed::VirtualService(service) => self.virtual_service(object, service, warnings),
             Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
             Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),

@@ -34,6 +34,7 @@ pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<T
         Kind::GrpcRoute => Typed::GrpcRoute(strict(value, issues)?),
         Kind::TlsRoute => Typed::TlsRoute(strict(value, issues)?),
         Kind::TcpRoute => Typed::TcpRoute(strict(value, issues)?),
+        Kind::UdpRoute => Typed::UdpRoute(strict(value, issues)?),
         Kind::DestinationRule => Typed::DestinationRule(strict(value, issues)?),
         Kind::VirtualService => Typed::VirtualService(strict(value, issues)?),
         Kind::TrafficPolicy => Typed::TrafficPolicy(strict(value, issues)?),
@@ -84,7 +85,9 @@ pub(crate) fn canonical(typed: &Typed) -> Value {
         Typed::ReferenceGrant(object) => to_value(object),
         Typed::HttpRoute(object) => to_value(object),
         Typed::GrpcRoute(object) => to_value(object),
-        Typed::TlsRoute(object) | Typed::TcpRoute(object) => to_value(object),
+        Typed::TlsRoute(object) | Typed::TcpRoute(object) | Typed::UdpRoute(object) => {
+            to_value(object)
+        }
         Typed::DestinationRule(object) => to_value(object),
         Typed::VirtualService(object) => to_value(object),
         Typed::TrafficPolicy(object) => to_value(object),

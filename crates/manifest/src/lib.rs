@@ -135,6 +135,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::GrpcRoute => Typed::GrpcRoute(typed(json)?),
         Kind::TlsRoute => Typed::TlsRoute(typed(json)?),
         Kind::TcpRoute => Typed::TcpRoute(typed(json)?),
+        Kind::UdpRoute => Typed::UdpRoute(typed(json)?),
         Kind::DestinationRule => Typed::DestinationRule(typed(json)?),
         Kind::VirtualService => Typed::VirtualService(typed(json)?),
         Kind::TrafficPolicy => Typed::TrafficPolicy(typed(json)?),

@@ -22,7 +22,7 @@ use super::gateway::{Gateway, GatewayClass};
 use super::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
 };
-use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
+use super::routes::{GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute, UdpRoute};
 use super::routing::ParentKind;
 use super::telemetry::Telemetry;
 use super::traffic_policy::TrafficPolicy;
@@ -46,6 +46,7 @@ pub enum Kind {
     GrpcRoute,
     TlsRoute,
     TcpRoute,
+    UdpRoute,
     DestinationRule,
     VirtualService,
     TrafficPolicy,
@@ -104,7 +105,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 25] = [
+const KINDS: [KindNames; 26] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -117,6 +118,7 @@ const KINDS: [KindNames; 25] = [
     names(Kind::GrpcRoute, "GRPCRoute", "grpcroutes", true, GRPC_ROUTES),
     names(Kind::TlsRoute, "TLSRoute", "tlsroutes", true, TLS_ROUTES),
     names(Kind::TcpRoute, "TCPRoute", "tcproutes", true, TCP_ROUTES),
+    names(Kind::UdpRoute, "UDPRoute", "udproutes", true, TCP_ROUTES),
     names(Kind::DestinationRule, "DestinationRule", "destinationrules", true, NETWORKING),
     names(Kind::VirtualService, "VirtualService", "virtualservices", true, NETWORKING),
     names(Kind::TrafficPolicy, "TrafficPolicy", "trafficpolicies", true, AMBIT),
@@ -263,6 +265,8 @@ pub enum Typed {
     GrpcRoute(Arc<GrpcRoute>),
     TlsRoute(Arc<TlsRoute>),
     TcpRoute(Arc<TcpRoute>),
+    /// A UDPRoute.
+    UdpRoute(Arc<UdpRoute>),
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
     TrafficPolicy(Arc<TrafficPolicy>),
@@ -294,6 +298,7 @@ impl Typed {
             Self::GrpcRoute(_) => Kind::GrpcRoute,
             Self::TlsRoute(_) => Kind::TlsRoute,
             Self::TcpRoute(_) => Kind::TcpRoute,
+            Self::UdpRoute(_) => Kind::UdpRoute,
             Self::DestinationRule(_) => Kind::DestinationRule,
             Self::VirtualService(_) => Kind::VirtualService,
             Self::TrafficPolicy(_) => Kind::TrafficPolicy,
@@ -324,7 +329,7 @@ impl Typed {
             Self::HttpRoute(object) => &object.metadata,
             Self::GrpcRoute(object) => &object.metadata,
             Self::TlsRoute(object) => &object.metadata,
-            Self::TcpRoute(object) => &object.metadata,
+            Self::TcpRoute(object) | Self::UdpRoute(object) => &object.metadata,
             Self::DestinationRule(object) => &object.metadata,
             Self::VirtualService(object) => &object.metadata,
             Self::TrafficPolicy(object) => &object.metadata,

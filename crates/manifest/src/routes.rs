@@ -1,4 +1,4 @@
-//! Routes of the Gateway API as written: HTTPRoute, GRPCRoute, TLSRoute, TCPRoute, and
+//! Routes of the Gateway API as written: HTTPRoute, GRPCRoute, TLSRoute, TCPRoute, UDPRoute, and
 //! ReferenceGrant, which lets them refer to other namespaces.
 //!
 //! The structs follow the definitions field by field, also where Ambit cannot honour a field: a
@@ -23,6 +23,8 @@ pub type GrpcRoute = IstioObject<RouteSpec<GrpcRouteRule>>;
 pub type TlsRoute = IstioObject<RouteSpec<BytesRouteRule>>;
 /// gateway.networking.k8s.io TCPRoute.
 pub type TcpRoute = IstioObject<RouteSpec<BytesRouteRule>>;
+/// gateway.networking.k8s.io UDPRoute.
+pub type UdpRoute = IstioObject<RouteSpec<BytesRouteRule>>;
 /// gateway.networking.k8s.io ReferenceGrant.
 pub type ReferenceGrant = IstioObject<ReferenceGrantSpec>;
 
@@ -199,7 +201,7 @@ pub struct GrpcRouteRule {
     pub(crate) session_persistence: Option<SessionPersistence>,
 }
 
-/// One rule of a TLSRoute or TCPRoute.
+/// One rule of a TLSRoute, TCPRoute or UDPRoute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BytesRouteRule {

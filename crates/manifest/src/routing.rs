@@ -42,10 +42,12 @@ use crate::{FieldPath, ObjectIssues, routes};
 
 pub(crate) use self::backends::Whatever;
 pub use self::backends::{Backends, Known, grants};
-pub(crate) use self::bytes::{check_tcp, check_tls};
-pub use self::bytes::{tcp, tls};
+pub(crate) use self::bytes::{check_tcp, check_tls, check_udp};
+pub use self::bytes::{tcp, tls, udp};
 pub use self::conditions::{conditions, not_accepted, without_parent};
-pub use self::parents::{Parent, ParentKind, Port, entry_ports, parents, service_ports};
+pub use self::parents::{
+    Parent, ParentKind, Port, entry_ports, parents, service_datagram_ports, service_ports,
+};
 pub use self::problem::Problem;
 pub use self::protocols::{entry_protocols, service_protocols};
 pub(crate) use self::virtual_services::check_virtual_service;

@@ -66,6 +66,10 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
             routes::parents(&object.spec, &spec, issues);
             routing::check_tcp(object, issues);
         }
+        Typed::UdpRoute(object) => {
+            routes::parents(&object.spec, &spec, issues);
+            routing::check_udp(object, issues);
+        }
         Typed::DestinationRule(object) => traffic::check(object, issues),
         Typed::VirtualService(object) => routing::check_virtual_service(object, issues),
         Typed::TrafficPolicy(object) => traffic_policy::check(object, issues),

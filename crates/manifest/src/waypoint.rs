@@ -74,9 +74,12 @@ fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
     let account = object(gateway, common, Kind::ServiceAccount);
     let mut service = object(gateway, common, Kind::Service);
     let mut all = vec![port(STATUS_PORT, PROXY_READINESS)];
-    for Port { name, number, app_protocol } in ports(gateway, common.position) {
+    for Port { name, number, protocol, app_protocol } in ports(gateway, common.position) {
         let mut port = port(&name, number);
-        port["appProtocol"] = json!(app_protocol);
+        port["protocol"] = json!(protocol);
+        if protocol == "TCP" {
+            port["appProtocol"] = json!(app_protocol);
+        }
         all.push(port);
     }
     service["spec"] = json!({
@@ -114,7 +117,12 @@ fn ports(gateway: &Gateway, position: Position) -> Vec<Port> {
     match position {
         Position::Waypoint => {
             let listener = gateway.spec.waypoint_listener().map_or("mesh", |it| it.name.as_str());
-            vec![Port { name: listener.to_owned(), number: HBONE, app_protocol: "hbone".into() }]
+            vec![Port {
+                name: listener.to_owned(),
+                number: HBONE,
+                protocol: "TCP",
+                app_protocol: "hbone".into(),
+            }]
         }
         Position::Edge => edge::ports(&gateway.spec),
     }

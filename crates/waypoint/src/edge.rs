@@ -5,8 +5,9 @@
 //! asked to leave. Nothing that a client says of itself is believed here: it is nobody, unless its
 //! certificate was verified.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,15 +24,16 @@ use ambit_model::authorize::Source;
 use ambit_model::http::gateway::{Listener, ListenerSpeaks};
 use ambit_model::view::View;
 use ambit_net::drain::{Drain, Guard};
-use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, normalise, tcp_listener};
+use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, normalise, tcp_listener, udp_bind};
 use ambit_tls::edge::EdgeAcceptor;
 use ambit_wire::hbone::proxy_protocol::{Decoded, decode};
 use ambit_words::ports;
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
+use crate::datagrams;
 use crate::hello::{self, HELLO_TIMEOUT, ServerName};
 use crate::passage;
 use crate::secured::{self, has_certificate};
@@ -49,9 +51,16 @@ pub(crate) const OF_THREADS: ListenOptions = ListenOptions {
 /// How long until a port is tried again that could not be opened.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The sockets that are open; each closes with its entry.
+#[derive(Default)]
+struct Sockets {
+    connections: BTreeMap<u16, Drain>,
+    datagrams: BTreeMap<u16, Drain>,
+}
+
 /// Opens and closes sockets as the Gateway says, for as long as the thread runs.
 pub(crate) async fn listen(thread: Rc<Thread>, mut guard: Guard) {
-    let mut sockets: BTreeMap<u16, Drain> = BTreeMap::new();
+    let mut sockets = Sockets::default();
     let mut changed = thread.shared.mesh.needs_changed.subscribe();
     loop {
         changed.mark_unchanged();
@@ -66,13 +75,33 @@ pub(crate) async fn listen(thread: Rc<Thread>, mut guard: Guard) {
 }
 
 /// Opens what is missing and closes what is not asked for; answers whether all are open.
-fn settle(thread: &Rc<Thread>, sockets: &mut BTreeMap<u16, Drain>) -> bool {
+fn settle(thread: &Rc<Thread>, sockets: &mut Sockets) -> bool {
     let here = thread.engine.position();
     let view = here.view();
     let gateway = here.gateway(&view);
-    let asked = |port: u16| gateway.is_some_and(|it| !it.at(port).is_empty());
+    let connections = gateway.iter().flat_map(|it| it.ports()).collect();
+    let connections = keep(&mut sockets.connections, &connections, |port, address, guard| {
+        let socket = tcp_listener(address, &OF_THREADS)?;
+        tokio::task::spawn_local(accept(thread.clone(), socket, port, guard));
+        Ok(())
+    });
+    let datagrams = gateway.iter().flat_map(|it| it.datagrams().keys().copied()).collect();
+    let datagrams = keep(&mut sockets.datagrams, &datagrams, |port, address, guard| {
+        let socket = UdpSocket::from_std(udp_bind(address, &OF_THREADS)?)?;
+        tokio::task::spawn_local(datagrams::serve(thread.clone(), socket, port, guard));
+        Ok(())
+    });
+    connections && datagrams
+}
+
+/// Opens and closes sockets so that these ports are open; answers whether they are.
+fn keep(
+    sockets: &mut BTreeMap<u16, Drain>,
+    asked: &BTreeSet<u16>,
+    open: impl Fn(u16, SocketAddr, Guard) -> io::Result<()>,
+) -> bool {
     sockets.retain(|port, socket| {
-        let is_asked = asked(*port);
+        let is_asked = asked.contains(port);
         if !is_asked {
             tracing::info!(port, "a listener is gone");
             socket.start(None);
@@ -80,17 +109,14 @@ fn settle(thread: &Rc<Thread>, sockets: &mut BTreeMap<u16, Drain>) -> bool {
         is_asked
     });
     let mut all_are_open = true;
-    for port in gateway.iter().flat_map(|it| it.ports()) {
-        if sockets.contains_key(&port) {
+    for port in asked {
+        if sockets.contains_key(port) {
             continue;
         }
-        let address = ports::everywhere(port);
-        match tcp_listener(address, &OF_THREADS) {
-            Ok(socket) => {
-                let drain = Drain::new();
-                let accepting = accept(thread.clone(), socket, port, drain.guard());
-                tokio::task::spawn_local(accepting);
-                sockets.insert(port, drain);
+        let drain = Drain::new();
+        match open(*port, ports::everywhere(*port), drain.guard()) {
+            Ok(()) => {
+                sockets.insert(*port, drain);
             }
             Err(error) => {
                 tracing::warn!(port, %error, "cannot listen; trying again");
@@ -219,7 +245,7 @@ async fn secured(thread: &Rc<Thread>, mut stream: BoxStream, mut arrival: Arriva
             let stream = Prefixed::new(first.freeze(), stream);
             terminate(thread, arrival, stream, &listener).await;
         }
-        ListenerSpeaks::Http | ListenerSpeaks::Tcp => {}
+        ListenerSpeaks::Http | ListenerSpeaks::Tcp | ListenerSpeaks::Udp => {}
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `worker` | one data-plane thread, from its start to its end |
 //! | `tunnels` | a waypoint's listener: tunnels of other proxies, and what becomes of each |
 //! | `edge` | a gateway's listeners: connections from outside, and what becomes of each |
+//! | `datagrams` | a gateway's datagrams: a session for each client |
 //! | `secured` | TLS that ends at a gateway |
 //! | `thread` | what the connections of a thread share |
 //! | `position` | where the engine is: routes, policies, endpoints and ways to them |
@@ -40,6 +41,7 @@ mod alternatives;
 mod checks;
 mod clients;
 pub mod config;
+mod datagrams;
 mod edge;
 mod exporter;
 mod exports;

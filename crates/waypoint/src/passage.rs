@@ -134,7 +134,7 @@ async fn open(
 }
 
 /// Waits until the policies deny a connection that was judged by this version of them.
-async fn denied(
+pub(crate) async fn denied(
     here: &Here,
     arrival: &Arrival,
     name: &ServerName,

@@ -42,7 +42,8 @@ const NAMESPACES: [&str; 5] = [
     "gateway-conformance-web-backend",
 ];
 const MESH_PROFILES: &str = "MESH-HTTP,MESH-GRPC";
-const PROFILES: &str = "GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS,GATEWAY-TCP,MESH-HTTP,MESH-GRPC";
+const PROFILES: &str =
+    "GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS,GATEWAY-TCP,GATEWAY-UDP,MESH-HTTP,MESH-GRPC";
 /// An address that the cluster's load balancer gives, and one that it does not.
 const USABLE_ADDRESS: &str = "10.66.1.200";
 const UNUSABLE_ADDRESS: &str = "10.66.2.200";

@@ -154,6 +154,7 @@ pub(super) fn kind(kind: RouteKind) -> &'static str {
         RouteKind::VirtualService => "VirtualService",
         RouteKind::TlsRoute => "TLSRoute",
         RouteKind::TcpRoute => "TCPRoute",
+        RouteKind::UdpRoute => "UDPRoute",
     }
 }
 

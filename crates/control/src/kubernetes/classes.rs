@@ -33,7 +33,7 @@ const OF_WAYPOINTS: [&str; 7] = [
     "HTTPRouteResponseHeaderModification",
 ];
 /// What the Gateway API calls the features of gateways at the edge, sorted.
-const OF_EDGES: [&str; 43] = [
+const OF_EDGES: [&str; 44] = [
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
@@ -77,6 +77,7 @@ const OF_EDGES: [&str; 43] = [
     "TLSRoute",
     "TLSRouteModeMixed",
     "TLSRouteModeTerminate",
+    "UDPRoute",
 ];
 /// All classes, each with its controller, what it is for, and its features.
 const CLASSES: [(&str, &str, &str, &[&str]); 3] = [

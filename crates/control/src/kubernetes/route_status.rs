@@ -1,5 +1,5 @@
 //! Writes the state of a route or TrafficPolicy where its author looks: `status.parents` of
-//! HTTPRoute, GRPCRoute, TLSRoute and TCPRoute, `status.ancestors` of TrafficPolicy.
+//! HTTPRoute, GRPCRoute, TLSRoute, TCPRoute and UDPRoute, `status.ancestors` of TrafficPolicy.
 //!
 //! There is one entry for each object that it attaches to, of one of our controllers: gateways at
 //! the edge have another than the mesh. Entries of other controllers are left unchanged.

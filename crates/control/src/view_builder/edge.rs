@@ -57,7 +57,8 @@ impl<'a> Edge<'a> {
         let namespace = route.metadata().namespace.as_deref().unwrap_or_default();
         let labels = store.namespace(namespace).labels;
         let kind = route.kind();
-        let hosts = if kind == Kind::TcpRoute { &[] } else { route.hosts() };
+        let is_of_hosts = !matches!(kind, Kind::TcpRoute | Kind::UdpRoute);
+        let hosts = if is_of_hosts { route.hosts() } else { &[] };
         let attaching = Attaching { kind, namespace, labels: &labels, hosts };
         attach(&self.name.namespace, &self.listeners, parent.written, &attaching).map_err(|why| {
             let what = why.what(parent.written, &attaching);
@@ -151,7 +152,7 @@ impl<'a> Edge<'a> {
             Protocol::TlsTerminate => Some(ListenerSpeaks::Tls(termination())),
             Protocol::TlsPassthrough => Some(ListenerSpeaks::TlsPassthrough),
             Protocol::Tcp => Some(ListenerSpeaks::Tcp),
-            Protocol::Udp => None,
+            Protocol::Udp => Some(ListenerSpeaks::Udp),
         }
     }
 

@@ -12,7 +12,7 @@ use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::GrantFrom;
 use ambit_manifest::routing::{
     self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, entry_protocols,
-    service_ports, service_protocols,
+    service_datagram_ports, service_ports, service_protocols,
 };
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
@@ -44,13 +44,16 @@ impl Backends for Present<'_> {
         let object = ObjectName::new(namespace, name);
         let record = self.store.service(&object)?;
         let name = service_name(self.mesh, &object);
-        Some(Known { name, ports: service_ports(&record.object) })
+        let (ports, datagrams) =
+            (service_ports(&record.object), service_datagram_ports(&record.object));
+        Some(Known { name, ports, datagrams: Some(datagrams) })
     }
 
     fn host(&self, namespace: &str, hostname: &str) -> Option<Known> {
         let name = self.view.service_by_hostname(hostname, namespace)?.key.clone();
         let owner = owner(self.mesh, self.store, &name)?;
-        Some(Known { name, ports: ports(self.store, &owner)? })
+        let ports = ports(self.store, &owner)?;
+        Some(Known { name, ports, datagrams: Some(Vec::new()) })
     }
 
     fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {

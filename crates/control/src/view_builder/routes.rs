@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_manifest::routes::{
-    BackendRef, GrantFrom, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
+    BackendRef, GrantFrom, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute, UdpRoute,
 };
 use ambit_manifest::routing::{self, Backends, Parent, ParentKind, Routing};
 use ambit_manifest::{Kind, ObjectName};
@@ -34,6 +34,8 @@ pub(crate) enum Route {
     Tls(Arc<TlsRoute>),
     /// A TCPRoute.
     Tcp(Arc<TcpRoute>),
+    /// A UDPRoute.
+    Udp(Arc<UdpRoute>),
 }
 
 /// All routes, and what lets them refer to other namespaces.
@@ -61,11 +63,12 @@ impl Route {
         match self {
             Self::Http(route) => &route.metadata,
             Self::Grpc(route) => &route.metadata,
-            Self::Tls(route) | Self::Tcp(route) => &route.metadata,
+            Self::Tls(route) | Self::Tcp(route) | Self::Udp(route) => &route.metadata,
         }
     }
 
-    /// The services and Gateways that it attaches to.
+    /// The services and Gateways that it attaches to. The mesh carries no datagrams, so a UDPRoute
+    /// attaches to Gateways alone.
     pub(crate) fn parents(&self) -> Vec<Parent<'_>> {
         let namespace = self.metadata().namespace.as_deref().unwrap_or_default();
         match self {
@@ -73,6 +76,10 @@ impl Route {
             Self::Grpc(route) => routing::parents(&route.spec, namespace).collect(),
             Self::Tls(route) | Self::Tcp(route) => {
                 routing::parents(&route.spec, namespace).collect()
+            }
+            Self::Udp(route) => {
+                let parents = routing::parents(&route.spec, namespace);
+                parents.filter(|it| it.kind == ParentKind::Gateway).collect()
             }
         }
     }
@@ -84,6 +91,7 @@ impl Route {
             Self::Grpc(_) => Kind::GrpcRoute,
             Self::Tls(_) => Kind::TlsRoute,
             Self::Tcp(_) => Kind::TcpRoute,
+            Self::Udp(_) => Kind::UdpRoute,
         }
     }
 
@@ -92,7 +100,7 @@ impl Route {
         match self {
             Self::Http(route) => route.spec.hosts(),
             Self::Grpc(route) => route.spec.hosts(),
-            Self::Tls(route) | Self::Tcp(route) => route.spec.hosts(),
+            Self::Tls(route) | Self::Tcp(route) | Self::Udp(route) => route.spec.hosts(),
         }
     }
 
@@ -103,6 +111,7 @@ impl Route {
             Self::Grpc(route) => routing::grpc(route, backends),
             Self::Tls(route) => routing::tls(route, backends),
             Self::Tcp(route) => routing::tcp(route, backends),
+            Self::Udp(route) => routing::udp(route, backends),
         }
     }
 
@@ -110,7 +119,9 @@ impl Route {
         match self {
             Self::Http(route) => route.spec.backends().collect(),
             Self::Grpc(route) => route.spec.backends().collect(),
-            Self::Tls(route) | Self::Tcp(route) => route.spec.backends().collect(),
+            Self::Tls(route) | Self::Tcp(route) | Self::Udp(route) => {
+                route.spec.backends().collect()
+            }
         }
     }
 

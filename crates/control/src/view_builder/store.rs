@@ -168,22 +168,11 @@ impl Store {
             Typed::GatewayClass(object) => {
                 self.put_gateway_class(mesh, name.name, Some(object), dirty);
             }
-            Typed::HttpRoute(object) => {
-                let name = (Kind::HttpRoute, name);
-                self.routes.put(mesh, name, Some(Route::Http(object)), dirty);
-            }
-            Typed::GrpcRoute(object) => {
-                let name = (Kind::GrpcRoute, name);
-                self.routes.put(mesh, name, Some(Route::Grpc(object)), dirty);
-            }
-            Typed::TlsRoute(object) => {
-                let name = (Kind::TlsRoute, name);
-                self.routes.put(mesh, name, Some(Route::Tls(object)), dirty);
-            }
-            Typed::TcpRoute(object) => {
-                let name = (Kind::TcpRoute, name);
-                self.routes.put(mesh, name, Some(Route::Tcp(object)), dirty);
-            }
+            Typed::HttpRoute(object) => self.put_route(mesh, name, Route::Http(object), dirty),
+            Typed::GrpcRoute(object) => self.put_route(mesh, name, Route::Grpc(object), dirty),
+            Typed::TlsRoute(object) => self.put_route(mesh, name, Route::Tls(object), dirty),
+            Typed::TcpRoute(object) => self.put_route(mesh, name, Route::Tcp(object), dirty),
+            Typed::UdpRoute(object) => self.put_route(mesh, name, Route::Udp(object), dirty),
             Typed::DestinationRule(object) => {
                 self.put_destination_rule(mesh, &name, Some(object), dirty);
             }
@@ -200,6 +189,10 @@ impl Store {
             // The machine starts pods from these; the view knows the pods.
             Typed::ServiceAccount(_) | Typed::Deployment(_) => {}
         }
+    }
+
+    fn put_route(&mut self, mesh: &Mesh, name: ObjectName, route: Route, dirty: &mut Dirty) {
+        self.routes.put(mesh, (route.kind(), name), Some(route), dirty);
     }
 
     fn delete(&mut self, mesh: &Mesh, key: &ObjectKey, dirty: &mut Dirty) {
@@ -219,7 +212,11 @@ impl Store {
             }
             Kind::Gateway => self.put_gateway(mesh, name, None, dirty),
             Kind::GatewayClass => self.put_gateway_class(mesh, name.name, None, dirty),
-            kind @ (Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute) => {
+            kind @ (Kind::HttpRoute
+            | Kind::GrpcRoute
+            | Kind::TlsRoute
+            | Kind::TcpRoute
+            | Kind::UdpRoute) => {
                 self.routes.put(mesh, (kind, name), None, dirty);
             }
             Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),

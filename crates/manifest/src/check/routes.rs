@@ -15,7 +15,8 @@ use crate::gateway::listeners::judge;
 use crate::istio::IstioObject;
 use crate::routes::{GrantFrom, RouteSpec};
 use crate::routing::{
-    self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_ports,
+    self, Backends, Known, Parent, ParentKind, Port, Routing, entry_ports, service_datagram_ports,
+    service_ports,
 };
 use crate::{Finding, Kind, Object, ObjectKey, Typed};
 
@@ -24,7 +25,11 @@ impl Backends for All<'_> {
         let key = ObjectKey::new(Kind::Service, namespace, name);
         let Typed::Service(service) = self.objects.get(&key)? else { return None };
         let hostname = format!("{name}.{namespace}.svc.{DEFAULT_CLUSTER_DOMAIN}");
-        Some(Known { name: ServiceName::new(namespace, hostname), ports: service_ports(service) })
+        Some(Known {
+            name: ServiceName::new(namespace, hostname),
+            ports: service_ports(service),
+            datagrams: Some(service_datagram_ports(service)),
+        })
     }
 
     fn host(&self, _: &str, hostname: &str) -> Option<Known> {
@@ -35,7 +40,11 @@ impl Backends for All<'_> {
                 let Typed::ServiceEntry(entry) = typed else { return None };
                 let is_it = entry.spec.hosts.iter().any(|host| host == hostname);
                 let name = || ServiceName::new(key.namespace.clone(), hostname);
-                is_it.then(|| Known { name: name(), ports: entry_ports(entry) })
+                is_it.then(|| Known {
+                    name: name(),
+                    ports: entry_ports(entry),
+                    datagrams: Some(Vec::new()),
+                })
             })
         })
     }

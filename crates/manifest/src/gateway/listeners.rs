@@ -20,11 +20,12 @@ const TAKEN: [u16; 5] =
 /// The API group of routes.
 pub const ROUTES_GROUP: &str = "gateway.networking.k8s.io";
 /// The kinds of routes that may be named.
-const KINDS: [(RouteKind, &str); 4] = [
+const KINDS: [(RouteKind, &str); 5] = [
     (RouteKind::HttpRoute, "HTTPRoute"),
     (RouteKind::GrpcRoute, "GRPCRoute"),
     (RouteKind::TlsRoute, "TLSRoute"),
     (RouteKind::TcpRoute, "TCPRoute"),
+    (RouteKind::UdpRoute, "UDPRoute"),
 ];
 
 /// What is spoken at a listener.
@@ -40,7 +41,7 @@ pub enum Protocol {
     TlsPassthrough,
     /// Bytes.
     Tcp,
-    /// Datagrams, which no gateway of Ambit serves.
+    /// Datagrams.
     Udp,
 }
 
@@ -130,7 +131,7 @@ impl Protocol {
             Self::TlsTerminate => &[RouteKind::TlsRoute, RouteKind::TcpRoute],
             Self::TlsPassthrough => &[RouteKind::TlsRoute],
             Self::Tcp => &[RouteKind::TcpRoute],
-            Self::Udp => &[],
+            Self::Udp => &[RouteKind::UdpRoute],
         }
     }
 }
@@ -222,9 +223,9 @@ fn port(listener: &Listener) -> Option<u16> {
 fn refused(listener: &Listener, protocol: Option<Protocol>) -> Option<Fault> {
     let unsupported = |what: String| Some(Fault { reason: UNSUPPORTED_PROTOCOL, what });
     let Listener { name, port: number, protocol: written, tls, .. } = listener;
-    if matches!(protocol, None | Some(Protocol::Udp)) {
+    if protocol.is_none() {
         return unsupported(format!(
-            "listener `{name}` is {written}; a gateway serves HTTP, HTTPS, TLS and TCP"
+            "listener `{name}` is {written}; a gateway serves HTTP, HTTPS, TLS, TCP and UDP"
         ));
     }
     if protocol == Some(Protocol::Https) && tls.as_ref().is_some_and(|it| it.is_passed_through()) {
@@ -244,9 +245,12 @@ fn refused(listener: &Listener, protocol: Option<Protocol>) -> Option<Fault> {
 
 /// Why a listener cannot be told from others. Those that are refused anyway are no others.
 fn conflict(own: &Judged<'_>, before: &[Judged<'_>], after: &[Judged<'_>]) -> Option<Fault> {
+    // Connections and datagrams have ports of their own.
+    let is_udp = own.protocol == Some(Protocol::Udp);
     let others = || {
         let all = before.iter().chain(after);
         all.filter(|it| it.refused.is_none() && it.listener.port == own.listener.port)
+            .filter(|it| (it.protocol == Some(Protocol::Udp)) == is_udp)
     };
     let protocol = own.protocol.filter(|_| own.refused.is_none())?;
     let named = |other: &Judged<'_>| {
@@ -351,7 +355,7 @@ mod tests {
         check("TLS", 443, Some("Passthrough"), "");
         check("TLS", 443, Some("Terminate"), "");
         check("TCP", 5432, None, "");
-        check("UDP", 53, None, "UnsupportedProtocol");
+        check("UDP", 53, None, "");
         check("HBONE", 15008, None, "UnsupportedProtocol");
         check("http", 80, None, "UnsupportedProtocol");
         check("example.com/own", 80, None, "UnsupportedProtocol");

@@ -36,8 +36,10 @@ pub trait Backends {
 pub struct Known {
     /// Its name in the view.
     pub name: ServiceName,
-    /// Its ports.
+    /// Its ports that take connections; none where it is not known which.
     pub ports: Vec<Port>,
+    /// Its ports that take datagrams, where it is known which.
+    pub datagrams: Option<Vec<Port>>,
 }
 
 /// Everything that a route can name exists, and may be named: for checks of a route by itself.
@@ -45,11 +47,15 @@ pub(crate) struct Whatever;
 
 impl Backends for Whatever {
     fn service(&self, namespace: &str, name: &str) -> Option<Known> {
-        Some(Known { name: ServiceName::new(namespace, name), ports: Vec::new() })
+        Some(Known { name: ServiceName::new(namespace, name), ports: Vec::new(), datagrams: None })
     }
 
     fn host(&self, namespace: &str, hostname: &str) -> Option<Known> {
-        Some(Known { name: ServiceName::new(namespace, hostname), ports: Vec::new() })
+        Some(Known {
+            name: ServiceName::new(namespace, hostname),
+            ports: Vec::new(),
+            datagrams: None,
+        })
     }
 
     fn is_granted(&self, _: &GrantFrom, _: &str, _: &str) -> bool {
@@ -74,6 +80,7 @@ pub(super) fn kind_name(kind: RouteKind) -> &'static str {
         RouteKind::VirtualService => "VirtualService",
         RouteKind::TlsRoute => "TLSRoute",
         RouteKind::TcpRoute => "TCPRoute",
+        RouteKind::UdpRoute => "UDPRoute",
     }
 }
 
@@ -130,17 +137,25 @@ impl Lookup<'_> {
             }
         };
         let port = written.port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
+        let takes_datagrams = self.kind == RouteKind::UdpRoute;
+        let ports = if takes_datagrams {
+            known.datagrams
+        } else {
+            Some(known.ports).filter(|it| !it.is_empty())
+        };
         match port {
-            Some(port)
-                if known.ports.is_empty() || known.ports.iter().any(|it| it.number == port) =>
-            {
+            Some(port) if ports.as_ref().is_none_or(|it| it.iter().any(|it| it.number == port)) => {
                 Ok(Destination::Service { name: known.name, port, subset: None })
             }
             Some(port) => {
-                let ports: Vec<String> =
-                    known.ports.iter().map(|it| it.number.to_string()).collect();
-                let what = format!("`{name}` has no port {port}");
-                let remedy = format!("use {}", ports.join(" or "));
+                let ports = ports.iter().flatten().map(|it| it.number.to_string());
+                let ports: Vec<String> = ports.collect();
+                let protocol = if takes_datagrams { " that speaks UDP" } else { "" };
+                let what = format!("`{name}` has no port {port}{protocol}");
+                let remedy = match ports.as_slice() {
+                    [] => "name a Service that has one".to_owned(),
+                    ports => format!("use {}", ports.join(" or ")),
+                };
                 Err((Reason::BackendNotFound, what, remedy))
             }
             None => {

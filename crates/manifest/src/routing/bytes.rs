@@ -1,4 +1,4 @@
-//! What TCPRoutes and TLSRoutes mean for connections.
+//! What TCPRoutes and TLSRoutes mean for connections, and UDPRoutes for datagrams.
 //!
 //! Of a rule that cannot be honoured the connections are refused, in its place.
 
@@ -11,17 +11,31 @@ use ambit_model::http::rule::{Destination, Origin, RouteKind};
 use super::backends::{Backends, Whatever};
 use super::problem::Problems;
 use super::{Reader, Routing, Spot, report, weight};
-use crate::routes::{BackendRef, BytesRouteRule, TcpRoute, TlsRoute};
+use crate::istio::IstioObject;
+use crate::routes::{BackendRef, BytesRouteRule, RouteSpec, TcpRoute, TlsRoute, UdpRoute};
 use crate::validate::names;
 use crate::{FieldPath, ObjectIssues};
 
 /// What a TCPRoute means.
 pub fn tcp(route: &TcpRoute, backends: &dyn Backends) -> Routing {
-    let reader = Reader::new(route, RouteKind::TcpRoute, backends);
+    of_any_host(route, RouteKind::TcpRoute, "use a TLSRoute, or remove `hostnames`", backends)
+}
+
+/// What a UDPRoute means.
+pub fn udp(route: &UdpRoute, backends: &dyn Backends) -> Routing {
+    of_any_host(route, RouteKind::UdpRoute, "remove `hostnames`", backends)
+}
+
+fn of_any_host(
+    route: &IstioObject<RouteSpec<BytesRouteRule>>,
+    kind: RouteKind,
+    remedy: &str,
+    backends: &dyn Backends,
+) -> Routing {
+    let reader = Reader::new(route, kind, backends);
     let mut problems = Problems::default();
     if !route.spec.hostnames.is_empty() {
-        let what = "of a TCP connection no host is known";
-        let remedy = "use a TLSRoute, or remove `hostnames`";
+        let what = "no host is known of what it takes";
         problems.unsupported(&FieldPath::at("spec").field("hostnames"), what, remedy);
     }
     reader.connections(&route.spec.rules, &[], &problems)
@@ -50,6 +64,11 @@ pub fn tls(route: &TlsRoute, backends: &dyn Backends) -> Routing {
 /// Checks a TCPRoute by itself, whatever it refers to.
 pub(crate) fn check_tcp(route: &TcpRoute, issues: &mut ObjectIssues) {
     report(tcp(route, &Whatever), issues);
+}
+
+/// Checks a UDPRoute by itself, whatever it refers to.
+pub(crate) fn check_udp(route: &UdpRoute, issues: &mut ObjectIssues) {
+    report(udp(route, &Whatever), issues);
 }
 
 /// Checks a TLSRoute by itself, whatever it refers to.

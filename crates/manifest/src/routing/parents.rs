@@ -89,8 +89,17 @@ impl Parent<'_> {
 
 /// The ports of a Service that speak TCP.
 pub fn service_ports(service: &Service) -> Vec<Port> {
+    ports(service, "TCP")
+}
+
+/// The ports of a Service that speak UDP.
+pub fn service_datagram_ports(service: &Service) -> Vec<Port> {
+    ports(service, "UDP")
+}
+
+fn ports(service: &Service, protocol: &str) -> Vec<Port> {
     let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
-    let ports = ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP");
+    let ports = ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == protocol);
     let port =
         |number: u16, name: Option<&str>| Port { number, name: name.unwrap_or("").to_owned() };
     ports.filter_map(|it| Some(port(u16::try_from(it.port).ok()?, it.name.as_deref()))).collect()

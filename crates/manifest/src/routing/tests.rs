@@ -21,13 +21,20 @@ impl Backends for Mesh {
         let hostname = format!("{name}.{namespace}.svc.cluster.local");
         let port = |number| Port { number, name: format!("http-{number}") };
         let name = ServiceName::new(namespace, hostname);
-        is_there.then(|| Known { name, ports: vec![port(80), port(90)] })
+        is_there.then(|| Known {
+            name,
+            ports: vec![port(80), port(90)],
+            datagrams: Some(vec![port(53)]),
+        })
     }
 
     fn host(&self, namespace: &str, hostname: &str) -> Option<Known> {
         let name = ServiceName::new(namespace, hostname);
-        (hostname == "x.example.com")
-            .then(|| Known { name, ports: vec![Port { number: 443, name: "https".to_owned() }] })
+        (hostname == "x.example.com").then(|| Known {
+            name,
+            ports: vec![Port { number: 443, name: "https".to_owned() }],
+            datagrams: None,
+        })
     }
 
     fn is_granted(&self, from: &GrantFrom, namespace: &str, service: &str) -> bool {
@@ -619,6 +626,18 @@ fn routes_of_connections_have_names_and_weights() {
 }
 
 #[test]
+fn a_route_of_datagrams_leads_to_ports_that_speak_udp() {
+    let of = |name: &str, port: i32| {
+        let spec = json!({"rules": [{"backendRefs": [{"name": name, "port": port}]}]});
+        let routing = udp(&bytes_route(spec), &Mesh);
+        assert!(routing.connections.iter().all(|it| it.origin.kind == RouteKind::UdpRoute));
+        connections(&routing)
+    };
+    assert_eq!(of("web", 53), [" to app/web.app.svc.cluster.local:53 1"]);
+    assert_eq!(of("web", 80), [" to refused 1: `web` has no port 80 that speaks UDP"]);
+}
+
+#[test]
 fn what_a_route_of_connections_cannot_do_is_refused_in_its_place() {
     let web = json!({"name": "web", "port": 80});
     let one = |backend: Value| json!({"rules": [{"backendRefs": [backend]}]});
@@ -627,7 +646,7 @@ fn what_a_route_of_connections_cannot_do_is_refused_in_its_place() {
         (
             json!({"hostnames": ["a"], "rules": [{"backendRefs": [web]}]}),
             "spec.hostnames UnsupportedValue",
-            "refused 1: spec.hostnames: of a TCP connection no host is known",
+            "refused 1: spec.hostnames: no host is known of what it takes",
         ),
         (
             one(json!({"name": "web", "port": 80, "filters": [{"type": "Newer"}]})),

@@ -369,7 +369,7 @@ impl Reader<'_> {
                 None
             }
         };
-        let Some(Known { name, ports }) = known else {
+        let Some(Known { name, ports, .. }) = known else {
             let what = format!(
                 "no Service and no ServiceEntry that `{}` sees has the host `{host}`: its share \
                  {lost}",

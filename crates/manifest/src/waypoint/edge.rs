@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::conditions::Condition;
 use super::made::{ListenerMade, Made};
-use crate::gateway::listeners::{Fault, Judged, judge};
+use crate::gateway::listeners::{Fault, Judged, Protocol, judge};
 use crate::gateway::{Gateway, GatewaySpec};
 
 /// Says that clients may come without proof of who they are.
@@ -24,6 +24,8 @@ pub(super) struct Port {
     pub(super) name: String,
     /// The port.
     pub(super) number: u16,
+    /// What it takes, as a Service says it: `TCP` or `UDP`.
+    pub(super) protocol: &'static str,
     /// What is spoken there, as a Service says it.
     pub(super) app_protocol: String,
 }
@@ -38,15 +40,18 @@ pub(super) struct ListenerStatus<'a> {
     pub(super) own: Vec<Condition>,
 }
 
-/// The ports of its listeners, each once.
+/// The ports of its listeners, each once; one of connections and one of datagrams may be the same.
 pub(super) fn ports(spec: &GatewaySpec) -> Vec<Port> {
     let judged = judge(spec);
-    let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
+    let mut ports: BTreeMap<(&str, u16), Port> = BTreeMap::new();
     for judged in judged.iter().filter(|it| it.is_served()) {
         let Some(number) = judged.port() else { continue };
         let app_protocol = judged.listener.protocol.to_ascii_lowercase();
         let name = format!("{app_protocol}-{number}");
-        ports.entry(number).or_insert(Port { name, number, app_protocol });
+        let is_udp = judged.protocol() == Some(Protocol::Udp);
+        let protocol = if is_udp { "UDP" } else { "TCP" };
+        let port = Port { name, number, protocol, app_protocol };
+        ports.entry((protocol, number)).or_insert(port);
     }
     ports.into_values().collect()
 }

@@ -83,7 +83,7 @@ pub struct NoBytesRoute(Option<Text>);
 
 impl NoBytesRoute {
     /// None takes this connection.
-    pub(crate) fn of(connection: &Connection<'_>) -> Self {
+    pub fn of(connection: &Connection<'_>) -> Self {
         Self(connection.server_name.map(Text::from))
     }
 }

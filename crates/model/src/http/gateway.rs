@@ -26,8 +26,10 @@ pub type HostMatch = ServerNameMatch;
 pub struct Gateway {
     /// The service in front of its pods, whose policies hold for what comes in.
     pub service: ServiceName,
-    /// Its listeners by port, the more specific host first.
+    /// Its listeners of connections by port, the more specific host first.
     ports: BTreeMap<u16, Vec<Arc<Listener>>>,
+    /// Its listeners of datagrams by port.
+    datagrams: BTreeMap<u16, Arc<Listener>>,
 }
 
 /// Where a gateway listens.
@@ -73,6 +75,8 @@ pub enum ListenerSpeaks {
     TlsPassthrough,
     /// Bytes.
     Tcp,
+    /// Datagrams.
+    Udp,
 }
 
 impl ListenerSpeaks {
@@ -80,7 +84,7 @@ impl ListenerSpeaks {
     pub fn termination(&self) -> Option<&Termination> {
         match self {
             Self::Https(termination) | Self::Tls(termination) => Some(termination),
-            Self::Http | Self::TlsPassthrough | Self::Tcp => None,
+            Self::Http | Self::TlsPassthrough | Self::Tcp | Self::Udp => None,
         }
     }
 }
@@ -134,13 +138,18 @@ impl Gateway {
     /// A gateway with these listeners.
     pub fn new(service: ServiceName, listeners: impl IntoIterator<Item = Listener>) -> Self {
         let mut ports: BTreeMap<u16, Vec<Arc<Listener>>> = BTreeMap::new();
+        let mut datagrams = BTreeMap::new();
         for listener in listeners {
-            ports.entry(listener.port).or_default().push(Arc::new(listener));
+            if listener.speaks == ListenerSpeaks::Udp {
+                datagrams.insert(listener.port, Arc::new(listener));
+            } else {
+                ports.entry(listener.port).or_default().push(Arc::new(listener));
+            }
         }
         for listeners in ports.values_mut() {
             listeners.sort_by_key(|it| Reverse(rank(it.host.as_ref())));
         }
-        Self { service, ports }
+        Self { service, ports, datagrams }
     }
 
     /// The services to which its routes lead; one may come several times.
@@ -159,17 +168,22 @@ impl Gateway {
         secrets.map(|secret| CertificateName { gateway: self.service.clone(), secret })
     }
 
-    /// All listeners, by their ports.
+    /// All listeners, by their ports, those of datagrams last.
     pub fn listeners(&self) -> impl Iterator<Item = &Arc<Listener>> {
-        self.ports.values().flatten()
+        self.ports.values().flatten().chain(self.datagrams.values())
     }
 
-    /// The ports at which something listens.
+    /// The listeners of datagrams, by their ports.
+    pub fn datagrams(&self) -> &BTreeMap<u16, Arc<Listener>> {
+        &self.datagrams
+    }
+
+    /// The ports that take connections.
     pub fn ports(&self) -> impl Iterator<Item = u16> {
         self.ports.keys().copied()
     }
 
-    /// The listeners of a port, the more specific host first.
+    /// The listeners of connections of a port, the more specific host first.
     pub fn at(&self, port: u16) -> &[Arc<Listener>] {
         self.ports.get(&port).map_or(&[], Vec::as_slice)
     }
@@ -195,6 +209,17 @@ impl Gateway {
     ) -> Result<&BytesRule, NoBytesRoute> {
         let listener = self.named(port, connection.server_name);
         let table = listener.and_then(|it| it.bytes.as_ref());
+        let table = table.ok_or_else(|| NoBytesRoute::of(connection))?;
+        table.find(connection).map(|(_, rule)| &**rule)
+    }
+
+    /// The rule that takes the datagrams of a port.
+    pub fn datagram_rule(
+        &self,
+        port: u16,
+        connection: &Connection<'_>,
+    ) -> Result<&BytesRule, NoBytesRoute> {
+        let table = self.datagrams.get(&port).and_then(|it| it.bytes.as_ref());
         let table = table.ok_or_else(|| NoBytesRoute::of(connection))?;
         table.find(connection).map(|(_, rule)| &**rule)
     }

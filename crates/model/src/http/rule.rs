@@ -89,6 +89,8 @@ pub enum RouteKind {
     TlsRoute,
     /// `gateway.networking.k8s.io` TCPRoute, of connections.
     TcpRoute,
+    /// `gateway.networking.k8s.io` UDPRoute, of datagrams at gateways.
+    UdpRoute,
 }
 
 /// What becomes of a request.

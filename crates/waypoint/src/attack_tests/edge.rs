@@ -2,6 +2,7 @@
 //! and what becomes of them as listeners come and go.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +17,10 @@ use ambit_model::http::rule::{
 };
 use ambit_model::names::{PolicyName, ServiceName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, split};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
 
-use super::world::{GOOD, HTTP, UNDECLARED, World, answer, run_gateway, until};
+use super::world::{GOOD, HTTP, UNDECLARED, VIP, World, answer, run_gateway, until};
 
 const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
 const PORT: u16 = 8080;
@@ -257,6 +259,65 @@ fn connections_that_are_no_http_go_where_a_route_says_and_nowhere_without() {
         assert_eq!(ask(8443, b"GET / HTTP/1.1\r\n\r\n").await, b"", "it is no TLS");
         let refusals = || world.sum("ambit_refusals_total", "no_route");
         until("it is counted", || refusals() == 1.0).await;
+    });
+}
+
+#[test]
+fn datagrams_have_a_session_for_each_client_and_end_when_a_policy_denies_them() {
+    let rule = BytesRule {
+        origin: origin(RouteKind::UdpRoute, "udp"),
+        matches: Vec::new(),
+        backends: vec![BytesBackend { weight: 1, destination: web(UNDECLARED) }],
+    };
+    let udp = |name: &str, port| Listener::new(name.into(), port, None, ListenerSpeaks::Udp);
+    let tcp = Listener::new("tcp".into(), PORT, None, ListenerSpeaks::Tcp);
+    let listeners = vec![
+        udp("udp", PORT).with_bytes(vec![Arc::new(rule.clone())]),
+        tcp.with_bytes(vec![Arc::new(rule)]),
+        udp("bare", 8081),
+    ];
+    run_gateway(&[], listeners, async |world| {
+        let echo = UdpSocket::bind((VIP, UNDECLARED)).await.unwrap();
+        let sessions = Rc::new(RefCell::new(BTreeSet::new()));
+        let seen = sessions.clone();
+        tokio::task::spawn_local(async move {
+            let mut buffer = [0; 70_000];
+            while let Ok((length, from)) = echo.recv_from(&mut buffer).await {
+                seen.borrow_mut().insert(from);
+                echo.send_to(&buffer[..length], from).await.unwrap();
+            }
+        });
+        // Its listeners are open by then.
+        drop(world.enter(PORT).await);
+        let client = async |port: u16| {
+            let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            socket.connect(("127.0.0.1", port)).await.unwrap();
+            socket
+        };
+        let ask = async |socket: &UdpSocket, datagram: &[u8]| {
+            socket.send(datagram).await.unwrap();
+            let mut buffer = vec![0; 70_000];
+            let answer = timeout(Duration::from_millis(300), socket.recv(&mut buffer)).await;
+            answer.ok().map(|length| buffer[..length.unwrap()].to_vec())
+        };
+        let (one, two) = (client(PORT).await, client(PORT).await);
+        for datagram in [&b"a"[..], b"", &[7; 60_000]] {
+            assert_eq!(ask(&one, datagram).await.as_deref(), Some(datagram));
+            assert_eq!(ask(&two, datagram).await.as_deref(), Some(datagram));
+        }
+        assert_eq!(sessions.borrow().len(), 2);
+        assert_eq!(ask(&client(8081).await, b"a").await, None);
+        until("it is counted", || world.sum("ambit_refusals_total", "no_route") == 1.0).await;
+        world.judge_outside_by(RequestPolicy {
+            key: PolicyName::new("app", "nobody"),
+            action: Effect::Deny,
+            is_dry_run: false,
+            rules: vec![RequestRule::default()],
+            condition: None,
+        });
+        until("both end", || world.sum("ambit_refusals_total", "denied") == 2.0).await;
+        assert_eq!(ask(&one, b"a").await, None);
+        until("it is judged anew", || world.sum("ambit_refusals_total", "denied") == 3.0).await;
     });
 }
 

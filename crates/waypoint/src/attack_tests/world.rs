@@ -49,7 +49,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Tunnels that one connection of a client's proxy carries.
 const TUNNELS: usize = 100;
 const HOUR: Duration = Duration::from_secs(3600);
-const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 /// Where the servers are, in the test's own network namespace: no endpoint has a loopback address.
 const SERVERS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 2), Ipv4Addr::new(10, 9, 0, 3)];
 /// Set in the process that runs inside a user namespace.
@@ -123,8 +123,8 @@ fn run_as(flags: &[&str], listeners: Vec<Listener>, test: impl AsyncFnOnce(&Worl
             process::unshare(Namespaces::NET).unwrap();
             let mut network = RouteSocket::open().unwrap();
             network.set_up("lo").unwrap();
-            for server in SERVERS {
-                network.ensure_address("lo", IpAddr::V4(server).into()).unwrap();
+            for address in [VIP, SERVERS[0], SERVERS[1]] {
+                network.ensure_address("lo", IpAddr::V4(address).into()).unwrap();
             }
             run_here(flags, listeners, test);
         });

@@ -1,7 +1,7 @@
 //! What holds for the requests of one connection.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::http::telemetry::Spans;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::names::ServiceName;
+use ambit_model::service::Service;
 use ambit_model::view::View;
 
 use super::said::{NO_TRAFFIC, traffic};
@@ -79,6 +80,20 @@ impl Holds {
         let destination = destination.ip();
         let (_, rule) = table.find(&Connection { server_name, destination, client_namespace })?;
         Ok(Some(rule))
+    }
+
+    /// The rule that takes the datagrams of a client.
+    pub(crate) fn datagram_rule(&self, destination: IpAddr) -> Result<&BytesRule, NoBytesRoute> {
+        let connection = Connection { server_name: None, destination, client_namespace: None };
+        match &self.gateway {
+            Some(AtGateway { gateway, .. }) => gateway.datagram_rule(self.port, &connection),
+            None => Err(NoBytesRoute::of(&connection)),
+        }
+    }
+
+    /// A service of the view by which this holds.
+    pub(crate) fn service(&self, name: &ServiceName) -> Option<&Arc<Service>> {
+        self.view.service(name)
     }
 
     /// A connection that is no HTTP, as policies read it.

@@ -9,7 +9,7 @@ use super::{Condition, Word};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
-    /// `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute` or `VirtualService`.
+    /// `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `UDPRoute` or `VirtualService`.
     pub kind: Word,
     /// Its namespace.
     pub namespace: String,
@@ -79,7 +79,7 @@ pub struct RuleEffects {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteRule {
-    /// `HTTPRoute`, `GRPCRoute`, `VirtualService`, `TLSRoute` or `TCPRoute`.
+    /// `HTTPRoute`, `GRPCRoute`, `VirtualService`, `TLSRoute`, `TCPRoute` or `UDPRoute`.
     pub kind: Word,
     /// The route, `NAMESPACE/NAME`.
     pub route: String,

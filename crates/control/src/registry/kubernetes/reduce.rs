@@ -293,6 +293,9 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::TcpRoute => {
             |object| read(Kind::TcpRoute, object, |it| Ok(read_route(it)), Typed::TcpRoute)
         }
+        Kind::UdpRoute => {
+            |object| read(Kind::UdpRoute, object, |it| Ok(read_route(it)), Typed::UdpRoute)
+        }
         Kind::DestinationRule => |object| {
             let spec = |spec| Ok(destination_rule::read(spec));
             read(Kind::DestinationRule, object, spec, Typed::DestinationRule)

@@ -19,7 +19,8 @@ use super::super::{decode, text};
 use crate::objects::{Kind, ObjectRef, Store};
 
 /// The kinds of routes.
-const ROUTES: [Kind; 4] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute];
+const ROUTES: [Kind; 5] =
+    [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute];
 /// What a Secret with a certificate holds.
 const KEYS: [&str; 2] = ["/data/tls.crt", "/data/tls.key"];
 
@@ -62,8 +63,8 @@ fn attached(
     let labels = of_namespace.and_then(|it| it.pointer("/metadata/labels")).cloned();
     let labels: BTreeMap<String, String> =
         labels.and_then(|it| serde_json::from_value(it).ok()).unwrap_or_default();
-    // A TCPRoute has none.
-    let hosts = if kind == Kind::TcpRoute { &[] } else { route.spec.hosts() };
+    let is_of_hosts = !matches!(kind, Kind::TcpRoute | Kind::UdpRoute);
+    let hosts = if is_of_hosts { route.spec.hosts() } else { &[] };
     let attaching = Attaching { kind, namespace, labels: &labels, hosts };
     let mut attached = vec![false; judged.len()];
     let here = parents(&route.spec, namespace)

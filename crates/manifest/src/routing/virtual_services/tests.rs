@@ -23,13 +23,13 @@ impl Backends for Here {
             "api" => vec![port(80), port(90)],
             _ => return None,
         };
-        Some(Known { name: ServiceName::new(namespace, name), ports })
+        Some(Known { name: ServiceName::new(namespace, name), ports, datagrams: None })
     }
 
     fn host(&self, _: &str, hostname: &str) -> Option<Known> {
         let ports = vec![Port { number: 443, name: String::new() }];
         let name = ServiceName::new("edge", hostname);
-        (hostname == "out.example.com").then_some(Known { name, ports })
+        (hostname == "out.example.com").then_some(Known { name, ports, datagrams: None })
     }
 
     fn is_granted(&self, _: &GrantFrom, _: &str, _: &str) -> bool {

@@ -101,6 +101,7 @@ fn listener(message: proto::Listener) -> Result<Listener, ConvertError> {
         Speaks::Tls(it) => ListenerSpeaks::Tls(termination(it)),
         Speaks::TlsPassthrough(proto::Empty {}) => ListenerSpeaks::TlsPassthrough,
         Speaks::Tcp(proto::Empty {}) => ListenerSpeaks::Tcp,
+        Speaks::Udp(proto::Empty {}) => ListenerSpeaks::Udp,
     };
     let host = optional("host", message.host, host)?;
     Ok(Listener::new(text(&message.name), port("port", message.port)?, host, speaks))
@@ -118,6 +119,7 @@ fn listener_message(it: &Listener) -> proto::Listener {
             ListenerSpeaks::Tls(it) => Speaks::Tls(termination_message(it)),
             ListenerSpeaks::TlsPassthrough => Speaks::TlsPassthrough(EMPTY),
             ListenerSpeaks::Tcp => Speaks::Tcp(EMPTY),
+            ListenerSpeaks::Udp => Speaks::Udp(EMPTY),
         }),
     }
 }

@@ -70,6 +70,7 @@ pub(super) fn route_kind(field: &str, kind: i32) -> Result<RouteKind, ConvertErr
         proto::RouteKind::VirtualService => RouteKind::VirtualService,
         proto::RouteKind::TlsRoute => RouteKind::TlsRoute,
         proto::RouteKind::TcpRoute => RouteKind::TcpRoute,
+        proto::RouteKind::UdpRoute => RouteKind::UdpRoute,
     })
 }
 
@@ -80,6 +81,7 @@ pub(super) fn route_kind_message(kind: RouteKind) -> proto::RouteKind {
         RouteKind::VirtualService => proto::RouteKind::VirtualService,
         RouteKind::TlsRoute => proto::RouteKind::TlsRoute,
         RouteKind::TcpRoute => proto::RouteKind::TcpRoute,
+        RouteKind::UdpRoute => proto::RouteKind::UdpRoute,
     }
 }
 

@@ -25,13 +25,14 @@ fn termination() -> impl Strategy<Value = Termination> {
 }
 
 fn listener() -> impl Strategy<Value = Listener> {
-    use ListenerSpeaks::{Http, Https, Tcp, Tls, TlsPassthrough};
+    use ListenerSpeaks::{Http, Https, Tcp, Tls, TlsPassthrough, Udp};
     let speaks = prop_oneof![
         Just(Http),
         termination().prop_map(Https),
         termination().prop_map(Tls),
         Just(TlsPassthrough),
         Just(Tcp),
+        Just(Udp),
     ];
     let routes = (option::of(server_name()), vec(rule().prop_map(Arc::new), 0..2))
         .prop_map(|(host, rules)| HostRules { host, rules });
