@@ -131,10 +131,10 @@ impl Sessions {
         };
         let mut passage = Passage::new(&arrival);
         let ended = self.pass(here, &mut passage, client, &mut datagrams).await;
-        if let Err(refused) = &ended {
-            self.thread.shared.requests.refused(refused.reason);
+        match ended {
+            Ok(()) => here.record_bytes(&passage, None),
+            Err(refused) => here.refuse_datagrams(&passage, &refused),
         }
-        here.record_bytes(&passage, ended.err().as_ref().map(|it| &*it.text));
         // What has come since begins another one.
         drop(datagrams);
         let mut open = self.open.borrow_mut();

@@ -188,6 +188,11 @@ impl Gateway {
         self.ports.get(&port).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether something listens at a port, for connections or for datagrams.
+    pub fn listens_at(&self, port: u16) -> bool {
+        self.ports.contains_key(&port) || self.datagrams.contains_key(&port)
+    }
+
     /// Whether connections to a port begin with TLS.
     pub fn begins_with_tls(&self, port: u16) -> bool {
         use ListenerSpeaks::{Https, Tls, TlsPassthrough};

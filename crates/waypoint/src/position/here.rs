@@ -106,7 +106,7 @@ impl Here {
         let (network, namespace) = (&self.shared.config.network, &self.shared.config.namespace);
         let own = || self.own_service.clone();
         if self.shared.config.place == Place::Gateway {
-            let listens = |it: &Arc<Gateway>| !it.at(destination.port()).is_empty();
+            let listens = |it: &Arc<Gateway>| it.listens_at(destination.port());
             return self.gateway(view).is_some_and(listens).then(own);
         }
         if let Some(service) = view.service_meant(network, destination.ip(), namespace) {
@@ -215,6 +215,13 @@ impl Here {
     pub(crate) fn refuse_bytes(&self, passage: &Passage<'_>, refused: &Refused) {
         let record = self.tcp_record(passage);
         record.count_refused(&self.plane.tally, refused.flags, refused.reason);
+        self.record_bytes(passage, Some(&refused.text));
+    }
+
+    /// Datagrams of a client came to nothing: counts it and logs it. They are no connection, so
+    /// metrics of connections do not have them.
+    pub(crate) fn refuse_datagrams(&self, passage: &Passage<'_>, refused: &Refused) {
+        self.plane.tally.metrics().refused(Reporter::Waypoint, refused.reason);
         self.record_bytes(passage, Some(&refused.text));
     }
 
