@@ -35,7 +35,9 @@ pub(crate) fn preflight(cors: &Cors, head: &RequestHead) -> Option<Answer> {
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let asked_headers = head.fields.first("access-control-request-headers");
-    for (name, value) in of_origin(cors, origin) {
+    // A page reads `access-control-expose-headers` elsewhere, but Envoy and the Gateway API's suite
+    // have it here as well.
+    for (name, value) in shared(cors, origin) {
         answer = answer.with_field(name, value);
     }
     let methods = list(&cors.allow_methods, cors.allow_credentials, || text(asked));

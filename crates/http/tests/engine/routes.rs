@@ -172,6 +172,7 @@ fn browsers_are_told_who_may_ask() {
             "access-control-allow-methods: GET, PUT\r\n",
             "access-control-allow-headers: x-b\r\n",
             "access-control-max-age: 60\r\n",
+            "access-control-expose-headers: x-a\r\n",
         ] {
             assert!(answer.contains(field), "{field}: {answer}");
         }
