@@ -1,8 +1,9 @@
 //! Makes the GatewayClasses of waypoints and of gateways at the edge, and says in their status what
 //! these can do.
 //!
-//! A class that is there is accepted only if it names our controller. Which version of the Gateway
-//! API a cluster has is written on its definitions; `SupportedVersion` says whether we know it.
+//! Classes of other names that name one of our controllers are ours as well. A class that is there
+//! is accepted only if it names our controller. Which version of the Gateway API a cluster has is
+//! written on its definitions; `SupportedVersion` says whether we know it.
 
 use ambit_manifest::{Kind, gateway};
 use k8s_openapi::jiff::Timestamp;
@@ -97,50 +98,76 @@ const fn of_waypoints(
     (name, controller, "Waypoints: layer 7 of the mesh", &OF_WAYPOINTS)
 }
 
-/// Makes the classes that are missing, and says in the others' status how they are. A cluster
-/// without the Gateway API has none: the answer is whether it has it.
-pub(super) async fn write(client: &Client, manager: &str) -> Result<bool, ApiError> {
+/// What the Gateway API calls the features of classes of this controller, if it is ours.
+fn features(controller: &str) -> Option<&'static [&'static str]> {
+    CLASSES.iter().find(|it| it.1 == controller).map(|it| it.3)
+}
+
+/// Whether classes of this controller are ours.
+pub(super) fn is_ours(controller: &str) -> bool {
+    features(controller).is_some()
+}
+
+/// Makes the classes that are missing, and says in their status, and in that of these others of our
+/// controllers, how they are. A cluster without the Gateway API has none: the answer is whether it
+/// has it.
+pub(super) async fn write<'a>(
+    client: &Client,
+    manager: &str,
+    others: impl Iterator<Item = &'a str>,
+) -> Result<bool, ApiError> {
     let classes: Api<DynamicObject> = Api::all_with(client.clone(), &istio(Kind::GatewayClass));
     let mut version = None;
-    for (name, controller, description, features) in CLASSES {
-        let there = match answer(classes.get_opt(name)).await {
-            Ok(Some(there)) => there,
-            Err(error) if error.is_not_found() => return Ok(false),
-            Err(error) => return Err(error),
-            Ok(None) => {
-                let class = class(name, controller, description);
-                match answer(classes.create(&as_us(), &class)).await {
-                    Ok(made) => made,
-                    Err(error) if error.is_not_found() => return Ok(false),
-                    Err(error) if error.is_conflict() => continue,
-                    Err(error) => return Err(error),
-                }
-            }
+    let others = others.filter(|name| CLASSES.iter().all(|it| it.0 != *name));
+    let made = CLASSES.iter().map(|(name, controller, description, _)| {
+        (*name, Some(class(name, controller, description)))
+    });
+    for (name, wanted) in made.chain(others.map(|name| (name, None))) {
+        let there = match (answer(classes.get_opt(name)).await, wanted) {
+            (Ok(Some(there)), _) => there,
+            (Err(error), _) if error.is_not_found() => return Ok(false),
+            (Err(error), _) => return Err(error),
+            (Ok(None), None) => continue,
+            (Ok(None), Some(wanted)) => match answer(classes.create(&as_us(), &wanted)).await {
+                Ok(made) => made,
+                Err(error) if error.is_not_found() => return Ok(false),
+                Err(error) if error.is_conflict() => continue,
+                Err(error) => return Err(error),
+            },
         };
-        if there.data.pointer("/spec/controllerName") != Some(&json!(controller)) {
-            continue;
-        }
+        let controller = there.data.pointer("/spec/controllerName").and_then(Value::as_str);
+        let Some(features) = controller.and_then(features) else { continue };
         if version.is_none() {
             version = Some(bundle_version(client).await?);
         }
-        let before = there.data.get("status").cloned().unwrap_or_default();
-        let generation = there.metadata.generation.unwrap_or_default();
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let version = version.as_deref().unwrap_or_default();
-        let after = status(&before, features, generation, version, &now);
-        if after == before {
-            continue;
-        }
-        let patch = json!({
-            "metadata": {"resourceVersion": there.metadata.resource_version}, "status": after,
-        });
-        let as_us = PatchParams { field_manager: Some(manager.to_owned()), ..Default::default() };
-        match answer(classes.patch_status(name, &as_us, &Patch::Merge(&patch))).await {
-            Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
-            _ => {}
-        }
+        tell(&classes, manager, &there, (features, version.as_deref().unwrap_or_default())).await?;
     }
     Ok(true)
+}
+
+/// Says in the status of a class how it is.
+async fn tell(
+    classes: &Api<DynamicObject>,
+    manager: &str,
+    class: &DynamicObject,
+    (features, version): (&[&str], &str),
+) -> Result<(), ApiError> {
+    let before = class.data.get("status").cloned().unwrap_or_default();
+    let generation = class.metadata.generation.unwrap_or_default();
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let after = status(&before, features, generation, version, &now);
+    if after == before {
+        return Ok(());
+    }
+    let patch = json!({
+        "metadata": {"resourceVersion": class.metadata.resource_version}, "status": after,
+    });
+    let as_us = PatchParams { field_manager: Some(manager.to_owned()), ..Default::default() };
+    let name = class.metadata.name.as_deref().unwrap_or_default();
+    match answer(classes.patch_status(name, &as_us, &Patch::Merge(&patch))).await {
+        Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn as_us() -> PostParams {

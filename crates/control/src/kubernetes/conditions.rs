@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::bindings::{self, Bindings};
-use super::merged::{merged, newly_false, now};
+use super::merged::{Edition, merged, newly_false, now};
 use super::route_status::{self, RouteVerdict};
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::attached::{self, Fronted};
@@ -47,8 +47,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Longest note of an Event, by the API's rules.
 const NOTE_SIZE_MAX_BYTES: usize = 1024;
 
-/// What is reported about a policy: its generation, and the conditions.
-type Verdict = (i64, Vec<StatusCondition>);
+/// What is reported about a policy: which it is, and the conditions.
+type Verdict = (Edition, Vec<StatusCondition>);
 /// Of which object.
 type Named = (Kind, ObjectName);
 
@@ -120,37 +120,37 @@ impl Conditions {
         let policies = store.policies().filter_map(|(name, policy)| {
             let conditions = builder.condition(name).map(of_ztunnel).into_iter();
             let conditions = conditions.chain(of_waypoints(&builder, &fronted, name, policy));
-            let generation = policy.metadata.generation.unwrap_or_default();
+            let edition = Edition::of(&policy.metadata);
             let conditions: Vec<_> = conditions.collect();
             let named = (Kind::AuthorizationPolicy, name.clone());
-            (!conditions.is_empty()).then_some((named, (generation, conditions)))
+            (!conditions.is_empty()).then_some((named, (edition, conditions)))
         });
         let modes = store.peer_authentications().map(|(name, policy)| {
-            let generation = policy.metadata.generation.unwrap_or_default();
+            let edition = Edition::of(&policy.metadata);
             let condition = of_ztunnel(&policy::peer_authentication(policy));
-            ((Kind::PeerAuthentication, name.clone()), (generation, vec![condition]))
+            ((Kind::PeerAuthentication, name.clone()), (edition, vec![condition]))
         });
         let tokens = store.request_authentications().map(|(name, object)| {
-            let generation = object.metadata.generation.unwrap_or_default();
+            let edition = Edition::of(&object.metadata);
             let keys = keys::condition(&store.issuer_keys(object));
             let attached = attached::of_authentication(&builder, &fronted, name, object);
             let conditions = attached.into_iter().chain(keys).collect();
-            ((Kind::RequestAuthentication, name.clone()), (generation, conditions))
+            ((Kind::RequestAuthentication, name.clone()), (edition, conditions))
         });
-        let remarked = |kind, name: &ObjectName, generation: Option<i64>, remarks: &[Remark]| {
+        let remarked = |kind, name: &ObjectName, metadata: &ObjectMeta, remarks: &[Remark]| {
             let conditions = vec![honoured::condition(remarks)];
-            ((kind, name.clone()), (generation.unwrap_or_default(), conditions))
+            ((kind, name.clone()), (Edition::of(metadata), conditions))
         };
         let rules = store.destination_rules().iter().map(|(name, rule, remarks)| {
-            remarked(Kind::DestinationRule, name, rule.metadata.generation, remarks)
+            remarked(Kind::DestinationRule, name, &rule.metadata, remarks)
         });
         let services = store.virtual_services().iter().map(|(name, service)| {
             let remarks = builder.virtual_service_remarks(service);
-            remarked(Kind::VirtualService, name, service.metadata.generation, &remarks)
+            remarked(Kind::VirtualService, name, &service.metadata, &remarks)
         });
         let telemetries = store.telemetries().map(|(name, object)| {
             let remarks = builder.telemetry_remarks(name);
-            remarked(Kind::Telemetry, name, object.metadata.generation, &remarks)
+            remarked(Kind::Telemetry, name, &object.metadata, &remarks)
         });
         let of_istio = rules.chain(services).chain(telemetries);
         policies.chain(modes).chain(tokens).chain(of_istio).collect()
@@ -238,13 +238,13 @@ impl Conditions {
         let before = object.data.pointer("/status/conditions").and_then(Value::as_array);
         let before = before.cloned().unwrap_or_default();
         let own = own_types(*kind);
-        let (generation, conditions) = verdict;
+        let (edition, conditions) = verdict;
         let is_told = || before.iter().any(|it| own.iter().any(|own| it["type"] == **own));
         let is_well = conditions.iter().all(|it| it.status == "True");
         if *kind == Kind::PeerAuthentication && is_well && !is_told() {
             return Ok(());
         }
-        let after = merged(&before, own, conditions, *generation, &now());
+        let after = merged(&before, own, conditions, edition.generation, &now());
         let Some(after) = after else { return Ok(()) };
         let patch = json!({
             "metadata": { "resourceVersion": object.metadata.resource_version },

@@ -1,8 +1,25 @@
 //! A list of conditions as it should be: those of our types replaced, others left unchanged.
 
 use ambit_manifest::policy::StatusCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+
+/// Which object of a name it is, and which of its versions: who deletes one and makes it anew begins
+/// at generation 1 again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Edition {
+    uid: Option<String>,
+    /// Its generation.
+    pub(super) generation: i64,
+}
+
+impl Edition {
+    /// That of the object with this metadata.
+    pub(super) fn of(metadata: &ObjectMeta) -> Self {
+        Self { uid: metadata.uid.clone(), generation: metadata.generation.unwrap_or_default() }
+    }
+}
 
 /// This moment, as conditions have it.
 pub(super) fn now() -> String {

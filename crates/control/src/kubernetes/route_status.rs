@@ -17,6 +17,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::merged::Edition;
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
@@ -28,7 +29,7 @@ use crate::view_builder::traffic_policies;
 /// What is reported about a route or policy.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RouteVerdict {
-    generation: i64,
+    edition: Edition,
     attached: Vec<Attached>,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
     let routes = builder.store().routes().iter();
     let verdicts = routes.filter_map(|(name, route)| {
         let routing = builder.routing(name)?;
-        let generation = route.metadata().generation.unwrap_or_default();
+        let edition = Edition::of(route.metadata());
         let parents = http_services::conditions(builder.store(), route, routing).into_iter();
         let parents = parents.filter(|(_, conditions)| !conditions.is_empty());
         let attached = parents.map(|(parent, conditions)| Attached {
@@ -75,17 +76,17 @@ pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
             conditions,
         });
         let attached = attached.collect();
-        Some((name.clone(), RouteVerdict { generation, attached }))
+        Some((name.clone(), RouteVerdict { edition, attached }))
     });
     let policies = builder.store().traffic_policies().iter().map(|(name, known)| {
-        let generation = known.object.metadata.generation.unwrap_or_default();
+        let edition = Edition::of(&known.object.metadata);
         let targets = traffic_policies::conditions(builder, name, known).into_iter();
         let attached = targets.map(|(target, condition)| Attached {
             reference: json!(target),
             controller: POLICY_CONTROLLER,
             conditions: vec![condition],
         });
-        let verdict = RouteVerdict { generation, attached: attached.collect() };
+        let verdict = RouteVerdict { edition, attached: attached.collect() };
         ((Kind::TrafficPolicy, name.clone()), verdict)
     });
     verdicts.chain(policies).collect()
@@ -159,7 +160,7 @@ fn merged(form: &Form, before: &[Value], verdict: &RouteVerdict, now: &str) -> V
                 "reason": condition.reason,
                 "message": condition.message,
                 "lastTransitionTime": since(condition),
-                "observedGeneration": verdict.generation,
+                "observedGeneration": verdict.edition.generation,
             })
         };
         let conditions: Vec<Value> = conditions.iter().map(condition).collect();
@@ -172,6 +173,8 @@ fn merged(form: &Form, before: &[Value], verdict: &RouteVerdict, now: &str) -> V
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     #[test]
@@ -182,8 +185,11 @@ mod tests {
             reason: "Reason",
             message: "m".to_owned(),
         };
+        let edition = |generation| {
+            Edition::of(&ObjectMeta { generation: Some(generation), ..ObjectMeta::default() })
+        };
         let verdict = |generation, status| RouteVerdict {
-            generation,
+            edition: edition(generation),
             attached: vec![Attached {
                 reference: json!({"name": "web"}),
                 controller: MESH_CONTROLLER,
@@ -206,7 +212,7 @@ mod tests {
         assert_eq!(told(&second[1], "observedGeneration"), 2);
         let third = merged(&second, &verdict(3, "False"), "t3");
         assert_eq!(told(&third[1], "lastTransitionTime"), "t3");
-        let gone = RouteVerdict { generation: 4, attached: Vec::new() };
+        let gone = RouteVerdict { edition: edition(4), attached: Vec::new() };
         assert_eq!(merged(&third, &gone, "t4"), [other]);
     }
 }

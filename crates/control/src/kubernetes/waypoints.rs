@@ -17,6 +17,7 @@ use ambit_manifest::gateway::{Gateway, Position};
 use ambit_manifest::waypoint::parameters;
 use ambit_manifest::waypoint::{self, Common, Made, Place};
 use ambit_manifest::{Kind, ObjectName};
+use ambit_model::Text;
 use ambit_model::names::ServiceName;
 use ambit_net::drain::Guard;
 use ambit_words::{error_chain, names, ports};
@@ -29,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::merged::Edition;
 use super::parameters::Parameters;
 use super::{ApiError, answer, classes};
 use crate::registry::kubernetes::istio;
@@ -82,13 +84,15 @@ struct Written {
     objects: Vec<Value>,
     at: Instant,
     problem: Option<String>,
-    told: Option<(i64, Made)>,
+    told: Option<(Edition, Made)>,
 }
 
 /// What was written so far.
 #[derive(Default)]
 struct Memory {
     gateways: BTreeMap<ObjectName, Written>,
+    /// The classes that were looked at.
+    classes: BTreeMap<Text, Edition>,
     /// When the classes are looked at again.
     classes_due: Option<Instant>,
     parameters: Parameters,
@@ -145,8 +149,12 @@ impl Waypoints {
 
     /// One look at all Gateways.
     async fn step(&self, memory: &mut Memory) -> Result<(), ApiError> {
-        if memory.classes_due.is_none_or(|due| due <= Instant::now()) {
-            let is_there = classes::write(&self.client, MANAGER).await?;
+        let classes = self.classes();
+        let is_due = memory.classes_due.is_none_or(|due| due <= Instant::now());
+        if is_due || memory.classes != classes {
+            let names = classes.keys().map(|name| &**name);
+            let is_there = classes::write(&self.client, MANAGER, names).await?;
+            memory.classes = classes;
             let pause = if is_there { AGAIN } else { AGAIN_WITHOUT_KIND };
             memory.classes_due = Some(Instant::now() + pause);
         }
@@ -174,6 +182,14 @@ impl Waypoints {
             }
         }
         Ok(())
+    }
+
+    /// The classes of our controllers.
+    fn classes(&self) -> BTreeMap<Text, Edition> {
+        let builder = self.world.read();
+        let all = builder.store().gateways().classes();
+        let ours = all.filter(|(_, class)| classes::is_ours(&class.spec.controller_name));
+        ours.map(|(name, class)| (name.clone(), Edition::of(&class.metadata))).collect()
     }
 
     /// The Gateways of our classes, each with what the view knows of its Service.
@@ -227,10 +243,10 @@ impl Waypoints {
         };
         let problem = written.problem.clone();
         let made = Made { problem, wrong_parameters, ..asked.found.clone() };
-        let generation = asked.gateway.metadata.generation.unwrap_or_default();
-        if written.told.as_ref() != Some(&(generation, made.clone())) {
+        let edition = Edition::of(&asked.gateway.metadata);
+        if written.told.as_ref() != Some(&(edition.clone(), made.clone())) {
             self.tell(asked, &made).await?;
-            written.told = Some((generation, made));
+            written.told = Some((edition, made));
         }
         Ok(written)
     }

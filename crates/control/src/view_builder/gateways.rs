@@ -113,6 +113,11 @@ impl Gateways {
         self.gateways.iter()
     }
 
+    /// All classes.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (&Text, &Arc<GatewayClass>)> {
+        self.classes.iter()
+    }
+
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.gateways.is_empty()
