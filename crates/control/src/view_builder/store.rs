@@ -433,38 +433,6 @@ impl Store {
             dirty.members.extend(self.members.select(&service.namespace, &record.selector));
         }
     }
-
-    fn put_peer_authentication(
-        &mut self,
-        mesh: &Mesh,
-        name: ObjectName,
-        object: Option<Arc<PeerAuthentication>>,
-        dirty: &mut Dirty,
-    ) {
-        let old = self.peer_authentications.get(&name).cloned();
-        for object in old.iter().chain(&object) {
-            let is_root = name.namespace == mesh.root_namespace;
-            dirty.members.extend(match selector(object.spec.selector.as_ref()) {
-                Some(labels) => self.members.select(&name.namespace, labels),
-                None if is_root => self.members.select_everywhere(&Labels::new()),
-                None => self.members.select(&name.namespace, &Labels::new()),
-            });
-            // A wider mode is what UNSET means in a narrower object.
-            let depending = self.peer_authentications.keys();
-            let depending = depending.filter(|it| is_root || it.namespace == name.namespace);
-            dirty.policies.extend(depending.map(peer_auth::converted_name));
-        }
-        dirty.policies.insert(peer_auth::converted_name(&name));
-        let labels = object.as_ref().and_then(|object| selector(object.spec.selector.as_ref()));
-        match labels {
-            Some(labels) => {
-                let labels = Arc::new(labels.clone());
-                self.peer_selectors.insert(&name.namespace, name.clone(), labels);
-            }
-            None => self.peer_selectors.remove(&name),
-        }
-        replace(&mut self.peer_authentications, name, object);
-    }
 }
 
 /// What building asks.
