@@ -24,7 +24,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::{sleep_until, timeout};
 
-use crate::position::{Here, spoken, traffic};
+use crate::position::{Here, traffic};
 
 /// Checks at once.
 const MAX_RUNNING: usize = 64;
@@ -173,7 +173,10 @@ async fn ask(
     let delivery = view.choose_for_request(&flow, &mut Even).map_err(|it| it.to_string())?;
     // TLS is spoken with it as with requests.
     let traffic = traffic(view, &service.key, port, None);
-    let reached = Here::endpoint(delivery, spoken(view, traffic, service, port), 1);
+    if let Some(why) = &traffic.refusal {
+        return Err(why.to_string());
+    }
+    let reached = Here::endpoint(delivery, here.spoken(view, traffic, service, port), 1);
     if reached.uid != endpoint.uid {
         return Err(format!("it does not serve port {port}"));
     }
