@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::backend_tls::BackendTlsPolicy;
 use super::destination_rule::DestinationRule;
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
@@ -48,6 +49,7 @@ pub enum Kind {
     TcpRoute,
     DestinationRule,
     VirtualService,
+    BackendTlsPolicy,
     TrafficPolicy,
     Telemetry,
     AuthorizationPolicy,
@@ -89,6 +91,10 @@ const TCP_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networkin
 const REFERENCE_GRANTS: &[&str] =
     &["gateway.networking.k8s.io/v1beta1", "gateway.networking.k8s.io/v1"];
 
+/// The older version is that of clusters before version 1.4 of the API.
+const BACKEND_TLS_POLICIES: &[&str] =
+    &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha3"];
+
 /// Ambit's own.
 const AMBIT: &[&str] = &["ambit.io/v1alpha1"];
 
@@ -104,7 +110,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 25] = [
+const KINDS: [KindNames; 26] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -113,6 +119,13 @@ const KINDS: [KindNames; 25] = [
     names(Kind::Service, "Service", "services", true, &["v1"]),
     names(Kind::EndpointSlice, "EndpointSlice", "endpointslices", true, &["discovery.k8s.io/v1"]),
     names(Kind::ReferenceGrant, "ReferenceGrant", "referencegrants", true, REFERENCE_GRANTS),
+    names(
+        Kind::BackendTlsPolicy,
+        "BackendTLSPolicy",
+        "backendtlspolicies",
+        true,
+        BACKEND_TLS_POLICIES,
+    ),
     names(Kind::HttpRoute, "HTTPRoute", "httproutes", true, GATEWAYS),
     names(Kind::GrpcRoute, "GRPCRoute", "grpcroutes", true, GRPC_ROUTES),
     names(Kind::TlsRoute, "TLSRoute", "tlsroutes", true, TLS_ROUTES),
@@ -265,6 +278,7 @@ pub enum Typed {
     TcpRoute(Arc<TcpRoute>),
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
+    BackendTlsPolicy(Arc<BackendTlsPolicy>),
     TrafficPolicy(Arc<TrafficPolicy>),
     Telemetry(Arc<Telemetry>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
@@ -296,6 +310,7 @@ impl Typed {
             Self::TcpRoute(_) => Kind::TcpRoute,
             Self::DestinationRule(_) => Kind::DestinationRule,
             Self::VirtualService(_) => Kind::VirtualService,
+            Self::BackendTlsPolicy(_) => Kind::BackendTlsPolicy,
             Self::TrafficPolicy(_) => Kind::TrafficPolicy,
             Self::Telemetry(_) => Kind::Telemetry,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
@@ -327,6 +342,7 @@ impl Typed {
             Self::TcpRoute(object) => &object.metadata,
             Self::DestinationRule(object) => &object.metadata,
             Self::VirtualService(object) => &object.metadata,
+            Self::BackendTlsPolicy(object) => &object.metadata,
             Self::TrafficPolicy(object) => &object.metadata,
             Self::Telemetry(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,

@@ -5,6 +5,7 @@
 //! object can affect.
 
 mod authentications;
+mod backend_tls;
 mod credentials;
 mod mesh_config;
 mod naming;
@@ -32,6 +33,7 @@ use ambit_model::workload::PortMapping;
 use ambit_words::labels::USE_WAYPOINT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::backend_tls::BackendTlsPolicies;
 use super::destination_rules::DestinationRules;
 use super::gateways::Gateways;
 use super::known::{KnownPod, Repeated};
@@ -82,6 +84,7 @@ pub(crate) struct Store {
     telemetries: BTreeMap<ObjectName, (Arc<Telemetry>, Said)>,
     mesh_config: (MeshConfig, Vec<Remark>),
     traffic_policies: TrafficPolicies,
+    backend_tls: BackendTlsPolicies,
     repeated: Repeated,
 }
 
@@ -190,6 +193,9 @@ impl Store {
             Typed::VirtualService(object) => {
                 self.put_virtual_service(mesh, &name, Some(object), dirty);
             }
+            Typed::BackendTlsPolicy(object) => {
+                self.put_backend_tls(mesh, &name, Some(object), dirty);
+            }
             Typed::TrafficPolicy(object) => {
                 self.put_traffic_policy(mesh, &name, Some(object), dirty);
             }
@@ -224,6 +230,7 @@ impl Store {
             }
             Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),
             Kind::VirtualService => self.put_virtual_service(mesh, &name, None, dirty),
+            Kind::BackendTlsPolicy => self.put_backend_tls(mesh, &name, None, dirty),
             Kind::TrafficPolicy => self.put_traffic_policy(mesh, &name, None, dirty),
             Kind::Telemetry => self.put_telemetry(mesh, name, None, dirty),
             Kind::ReferenceGrant => self.put_grant(name, None, dirty),

@@ -123,7 +123,7 @@ fn problem(fronted: &Fronted<'_>, backend: &Backend<'_>) -> Option<String> {
     let Backend { name, port, subset } = backend;
     let http = fronted.builder.view().http_service(name)?;
     if let Some(why) = &http.traffic(*port, *subset).refusal {
-        return Some(format!("the DestinationRule of {name}: {why}"));
+        return Some(format!("what is said of TLS and of traffic to {name}: {why}"));
     }
     let problem = http.health_check.as_ref()?.problem.as_ref()?;
     Some(format!("the health checks of {name}: {problem}"))
