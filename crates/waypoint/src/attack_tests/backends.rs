@@ -16,7 +16,7 @@ use ambit_tls::service::ServerCertificate;
 use ambit_tls::{Authority, AuthorityBundle, WorkloadKey};
 
 use super::edge::{FINE, PORT, get, http, leads_to, origin, web};
-use super::world::{UNDECLARED, World, answer, run_gateway};
+use super::world::{UNDECLARED, World, answer, run_gateway, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -132,7 +132,9 @@ fn what_passes_through_as_tls_gets_no_other_tls_around_it() {
             inside: Inside::Http1,
         };
         let client = Originator::new(&asked).unwrap();
-        client.connect(world.enter(PORT).await).await.expect("the backend's own TLS");
+        let connected = client.connect(world.enter(PORT).await).await;
+        let _open = connected.expect("the backend's own TLS");
+        until("the backend has met the client", || !seen.borrow().is_empty()).await;
         assert_eq!(*seen.borrow(), ["web.example unknown"]);
     });
 }

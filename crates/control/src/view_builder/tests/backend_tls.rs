@@ -118,7 +118,8 @@ fn the_narrower_policy_decides_then_the_older_and_a_wrong_one_refuses() {
     check(&[all("p", 0, of_secret)], ["refused"; 2], &[["NoValidCACertificate", "InvalidKind"]]);
     // One that can be used is enough, and what is wrong is told.
     let mut some = a();
-    some["caCertificateRefs"][1] = json!({"group": "", "kind": "ConfigMap", "name": "none"});
+    let absent = json!({"group": "", "kind": "ConfigMap", "name": "none"});
+    some["caCertificateRefs"].as_array_mut().unwrap().push(absent);
     let partly = ["Accepted", "InvalidCACertificateRef"];
     check(&[all("p", 0, some)], ["a.example", "a.example"], &[partly]);
     let public = |name: &str| json!({"hostname": "a.example", "wellKnownCACertificates": name});
