@@ -1,7 +1,8 @@
 //! TLS towards servers outside of the mesh, which a proxy speaks for clients that do not.
 //!
 //! A server proves a name, to a root of the public web or to one that is given. A client may prove
-//! itself by a certificate that it is given, never by its workload's. Nothing here knows identities.
+//! itself by a certificate that it is given, never by its workload's. Nothing here knows
+//! identities.
 
 use std::sync::Arc;
 
