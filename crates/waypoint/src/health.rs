@@ -176,10 +176,6 @@ async fn ask(
     if let Some(why) = &traffic.refusal {
         return Err(why.to_string());
     }
-    let reached = Here::endpoint(delivery, here.spoken(view, traffic, service, port), 1);
-    if reached.uid != endpoint.uid {
-        return Err(format!("it does not serve port {port}"));
-    }
     let client = SocketAddr::new(here.instance(), 0);
     let arrival = Arrival {
         source: Source::new(None, client.ip()),
@@ -189,6 +185,11 @@ async fn ask(
         scheme: Scheme::Http,
         outside: None,
     };
+    let spoken = here.spoken(view, traffic, (service, port), &arrival);
+    let reached = Here::endpoint(delivery, spoken, 1);
+    if reached.uid != endpoint.uid {
+        return Err(format!("it does not serve port {port}"));
+    }
     let stream = here.connect(&arrival, &reached).await.map_err(|it| it.text)?;
     let protocol = view.http_service(&endpoint.service).map(|http| http.protocol(port));
     let version = match protocol {

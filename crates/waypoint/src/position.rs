@@ -155,10 +155,9 @@ impl Position for Here {
             nearness: &traffic.nearness,
             warmth: &warmth,
         };
-        let is_opaque = traffic.origination.is_some() && self.passes_through(&view, ask.arrival);
         let choose = |flow: &RequestFlow<'_>, around: &mut Around<'_>| {
             let delivery = view.choose_for_request(flow, around).map_err(refused)?;
-            let spoken = self.spoken(&view, traffic, service, port).filter(|_| !is_opaque);
+            let spoken = self.spoken(&view, traffic, (service, port), ask.arrival);
             Ok(Self::endpoint(delivery, spoken, alternatives))
         };
         let chosen = choose(&flow, &mut around)?;

@@ -33,8 +33,8 @@ fn client_pair(authority: &AuthorityBundle) -> ServerCertificate {
     ServerCertificate { chain_pem: chain.concat(), key_pem: key.to_pkcs8_pem() }
 }
 
-/// Serves the undeclared port as `web.example`. Answers with the name that each connection has asked
-/// for, and whether its client has proven itself.
+/// Serves the undeclared port as `web.example`. Answers with the name that each connection has
+/// asked for, and whether its client has proven itself.
 fn secured(world: &World, authority: &AuthorityBundle) -> Rc<RefCell<Vec<String>>> {
     let pair = authority.issue_server(&["web.example"], HOUR, SystemTime::now()).unwrap();
     let certificate = Arc::new(EdgeCertificate::new("web".into(), &pair).unwrap());

@@ -81,24 +81,27 @@ impl Here {
         Some(way.map(|it| Self::endpoint(it, None, 1)).map_err(refused))
     }
 
-    /// The TLS that is spoken with the endpoints of a port, if a rule asks for it.
+    /// The TLS that is spoken with the endpoints of a port, if a rule asks for it. There is none
+    /// around what passes through this gateway as TLS.
     pub(crate) fn spoken(
         &self,
         view: &View,
         traffic: &TrafficPolicy,
-        service: &Service,
-        port: u16,
+        (service, port): (&Service, u16),
+        arrival: &Arrival,
     ) -> Option<Spoken> {
         let origination = traffic.origination.as_ref()?;
+        if self.passes_through(view, arrival) {
+            return None;
+        }
         let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
         let protocol = protocol.unwrap_or_default();
         let proof = self.gateway(view).map_or(&Proof::None, |it| &it.proof);
         Some(Spoken::new(origination, &service.key.hostname, protocol, proof))
     }
 
-    /// Whether a connection is TLS that passes through this gateway, and that no other TLS may be
-    /// put around.
-    pub(super) fn passes_through(&self, view: &View, arrival: &Arrival) -> bool {
+    /// Whether a connection is TLS that passes through this gateway.
+    fn passes_through(&self, view: &View, arrival: &Arrival) -> bool {
         let name = arrival.outside.as_ref().and_then(|it| it.server_name.as_ref());
         let Some((name, gateway)) = name.zip(self.gateway(view)) else { return false };
         let listener = gateway.named(arrival.destination.port(), name.as_deref());
