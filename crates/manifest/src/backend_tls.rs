@@ -349,7 +349,10 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told() {
-        let service = |name: &str, port: Value| json!({"group": "", "kind": "Service", "name": name, "sectionName": port});
+        let service = |name: &str, port: Value| {
+            let kind = "Service";
+            json!({"group": "", "kind": kind, "name": name, "sectionName": port})
+        };
         let targets = |all: Value| json!({"targetRefs": all});
         let none = json!({});
         let name = |it: Value| json!({"subjectAltNames": [it]});
