@@ -50,6 +50,7 @@ const KINDS: [Kind; 24] = [
     Kind::ConfigMap,
     Kind::Secret,
     Kind::TrafficPolicy,
+    Kind::BackendTlsPolicy,
 ];
 
 /// Where objects come from.

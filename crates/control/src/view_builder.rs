@@ -7,6 +7,7 @@
 //! reads a file or a clock, or uses the network.
 
 mod authorizers;
+pub(crate) mod backend_tls;
 mod certificates;
 mod client_roots;
 mod destination_rules;

@@ -6,6 +6,7 @@
 //! selects nothing; a slice that no Service uses; a route whose backends are not there. Nothing
 //! here may look at a single object's own syntax.
 
+mod backend_tls;
 mod canary;
 mod meetings;
 mod policies;
@@ -146,6 +147,7 @@ impl<'a> All<'a> {
             }
             Typed::VirtualService(service) => self.virtual_service(object, service, warnings),
             Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
+            Typed::BackendTlsPolicy(policy) => self.backend_tls(object, policy, warnings),
             Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),
             Typed::Telemetry(it) => self.told(object, it, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),

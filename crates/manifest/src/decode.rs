@@ -37,6 +37,7 @@ pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<T
         Kind::UdpRoute => Typed::UdpRoute(strict(value, issues)?),
         Kind::DestinationRule => Typed::DestinationRule(strict(value, issues)?),
         Kind::VirtualService => Typed::VirtualService(strict(value, issues)?),
+        Kind::BackendTlsPolicy => Typed::BackendTlsPolicy(strict(value, issues)?),
         Kind::TrafficPolicy => Typed::TrafficPolicy(strict(value, issues)?),
         Kind::Telemetry => Typed::Telemetry(strict(value, issues)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(strict(value, issues)?),
@@ -90,6 +91,7 @@ pub(crate) fn canonical(typed: &Typed) -> Value {
         }
         Typed::DestinationRule(object) => to_value(object),
         Typed::VirtualService(object) => to_value(object),
+        Typed::BackendTlsPolicy(object) => to_value(object),
         Typed::TrafficPolicy(object) => to_value(object),
         Typed::Telemetry(object) => to_value(object),
         Typed::AuthorizationPolicy(object) => to_value(object),

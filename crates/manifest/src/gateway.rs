@@ -324,6 +324,11 @@ impl GatewaySpec {
         self.listeners.iter().find(|listener| listener.judge().is_ok())
     }
 
+    /// Where the certificate is by which it proves itself to backends.
+    pub fn client_certificate(&self) -> Option<&SecretRef> {
+        self.tls.as_ref()?.backend.as_ref()?.client_certificate_ref.as_ref()
+    }
+
     /// The first type of an address that is asked for and that no gateway at the edge can be given.
     pub fn unknown_address_type(&self) -> Option<&str> {
         let types = self.addresses.iter().flatten().filter_map(|it| it.address_type.as_deref());

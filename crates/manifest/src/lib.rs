@@ -6,6 +6,7 @@
 //! objects. Nothing here may drop an object silently: a kind that Ambit does not read is named in a
 //! warning.
 
+pub mod backend_tls;
 pub mod canary;
 pub(crate) mod check;
 mod decode;
@@ -138,6 +139,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::UdpRoute => Typed::UdpRoute(typed(json)?),
         Kind::DestinationRule => Typed::DestinationRule(typed(json)?),
         Kind::VirtualService => Typed::VirtualService(typed(json)?),
+        Kind::BackendTlsPolicy => Typed::BackendTlsPolicy(typed(json)?),
         Kind::TrafficPolicy => Typed::TrafficPolicy(typed(json)?),
         Kind::Telemetry => Typed::Telemetry(typed(json)?),
         Kind::AuthorizationPolicy => Typed::AuthorizationPolicy(typed(json)?),

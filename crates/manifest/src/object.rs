@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::backend_tls::BackendTlsPolicy;
 use super::destination_rule::DestinationRule;
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
@@ -49,6 +50,7 @@ pub enum Kind {
     UdpRoute,
     DestinationRule,
     VirtualService,
+    BackendTlsPolicy,
     TrafficPolicy,
     Telemetry,
     AuthorizationPolicy,
@@ -90,6 +92,10 @@ const TCP_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networkin
 const REFERENCE_GRANTS: &[&str] =
     &["gateway.networking.k8s.io/v1beta1", "gateway.networking.k8s.io/v1"];
 
+/// The older version is that of clusters before version 1.4 of the API.
+const BACKEND_TLS_POLICIES: &[&str] =
+    &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha3"];
+
 /// Ambit's own.
 const AMBIT: &[&str] = &["ambit.io/v1alpha1"];
 
@@ -114,6 +120,13 @@ const KINDS: [KindNames; 26] = [
     names(Kind::Service, "Service", "services", true, &["v1"]),
     names(Kind::EndpointSlice, "EndpointSlice", "endpointslices", true, &["discovery.k8s.io/v1"]),
     names(Kind::ReferenceGrant, "ReferenceGrant", "referencegrants", true, REFERENCE_GRANTS),
+    names(
+        Kind::BackendTlsPolicy,
+        "BackendTLSPolicy",
+        "backendtlspolicies",
+        true,
+        BACKEND_TLS_POLICIES,
+    ),
     names(Kind::HttpRoute, "HTTPRoute", "httproutes", true, GATEWAYS),
     names(Kind::GrpcRoute, "GRPCRoute", "grpcroutes", true, GRPC_ROUTES),
     names(Kind::TlsRoute, "TLSRoute", "tlsroutes", true, TLS_ROUTES),
@@ -269,6 +282,7 @@ pub enum Typed {
     UdpRoute(Arc<UdpRoute>),
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
+    BackendTlsPolicy(Arc<BackendTlsPolicy>),
     TrafficPolicy(Arc<TrafficPolicy>),
     Telemetry(Arc<Telemetry>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
@@ -301,6 +315,7 @@ impl Typed {
             Self::UdpRoute(_) => Kind::UdpRoute,
             Self::DestinationRule(_) => Kind::DestinationRule,
             Self::VirtualService(_) => Kind::VirtualService,
+            Self::BackendTlsPolicy(_) => Kind::BackendTlsPolicy,
             Self::TrafficPolicy(_) => Kind::TrafficPolicy,
             Self::Telemetry(_) => Kind::Telemetry,
             Self::AuthorizationPolicy(_) => Kind::AuthorizationPolicy,
@@ -332,6 +347,7 @@ impl Typed {
             Self::TcpRoute(object) | Self::UdpRoute(object) => &object.metadata,
             Self::DestinationRule(object) => &object.metadata,
             Self::VirtualService(object) => &object.metadata,
+            Self::BackendTlsPolicy(object) => &object.metadata,
             Self::TrafficPolicy(object) => &object.metadata,
             Self::Telemetry(object) => &object.metadata,
             Self::AuthorizationPolicy(object) => &object.metadata,

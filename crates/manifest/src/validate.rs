@@ -20,6 +20,7 @@ use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::names::{Rule, require};
+use super::backend_tls;
 use super::finding::{Issues, Path};
 use super::istio::TargetRef;
 use super::mesh_config;
@@ -72,6 +73,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         }
         Typed::DestinationRule(object) => traffic::check(object, issues),
         Typed::VirtualService(object) => routing::check_virtual_service(object, issues),
+        Typed::BackendTlsPolicy(object) => backend_tls::check(object, issues),
         Typed::TrafficPolicy(object) => traffic_policy::check(object, issues),
         Typed::Telemetry(object) => {
             let spec_of = &object.spec;

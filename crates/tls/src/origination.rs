@@ -1,7 +1,8 @@
 //! TLS towards servers outside of the mesh, which a proxy speaks for clients that do not.
 //!
 //! A server proves a name, to a root of the public web or to one that is given. A client may prove
-//! itself by a certificate of files, never by its workload's. Nothing here knows identities.
+//! itself by a certificate that it is given, never by its workload's. Nothing here knows
+//! identities.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::provider::{ALPN_H2, VERSIONS, provider, signature_algorithms};
 use crate::revocation::RevocationList;
 use crate::service::ServerCertificate;
 use crate::stream::ClientStream;
-use crate::verify::{Accepted, Verifier};
+use crate::verify::{Accepted, Names, Verifier};
 
 /// The protocol of an application without TLS, as ALPN names it.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
@@ -49,8 +50,10 @@ pub enum Inside {
 pub struct Asked<'a> {
     /// The name that is sent to it, and that it must prove unless there are others.
     pub server_name: &'a str,
-    /// Names of which it must prove one instead.
+    /// Hosts of which it must prove one instead, or one of `uris`.
     pub alternatives: &'a [&'a str],
+    /// URIs of which it must prove one instead, or one of `alternatives`.
+    pub uris: &'a [&'a str],
     /// Who vouches for it.
     pub trust: Trust<'a>,
     /// What proves the client.
@@ -75,9 +78,12 @@ impl Originator {
                 .map_err(|_| CertificateError::ServerName(name.to_owned()))
         };
         let name = named(asked.server_name)?;
-        let names: Vec<ServerName<'static>> =
+        let mut hosts: Vec<ServerName<'static>> =
             asked.alternatives.iter().map(|it| named(it)).collect::<Result<_, _>>()?;
-        let names = if names.is_empty() { vec![name.clone()] } else { names };
+        let uris: Box<[Box<str>]> = asked.uris.iter().map(|it| (*it).into()).collect();
+        if hosts.is_empty() && uris.is_empty() {
+            hosts.push(name.clone());
+        }
         let roots = match asked.trust {
             Trust::Public => Some(TrustRoots::public()),
             Trust::Roots(pem) => Some(TrustRoots::new(&certificates_of(pem, "the root")?)?),
@@ -88,7 +94,7 @@ impl Originator {
             Some(roots) => Arc::new(Verifier {
                 roots: Arc::new(roots),
                 revocations: Arc::new(RevocationList::none()),
-                accepted: Accepted::Named(names.into()),
+                accepted: Accepted::Named(Names { hosts: hosts.into(), uris }),
                 anonymous_clients: false,
             }),
         };

@@ -21,7 +21,7 @@ use crate::key::{KeyError, private_key_of};
 use crate::provider::{VERSIONS, provider};
 use crate::revocation::RevocationList;
 use crate::stream::{ClientStream, ServerStream};
-use crate::verify::{Accepted, Verifier};
+use crate::verify::{Accepted, Names, Verifier};
 use crate::workload::WorkloadCertificate;
 
 /// A server certificate with DNS and IP names, and its key.
@@ -135,7 +135,7 @@ impl ServiceConnector {
         let verifier = Verifier {
             roots: trust_roots(roots_pem)?,
             revocations: Arc::new(RevocationList::none()),
-            accepted: Accepted::Named([name.clone()].into()),
+            accepted: Accepted::Named(Names { hosts: [name.clone()].into(), uris: [].into() }),
             anonymous_clients: false,
         };
         Ok(Self { config: Arc::new(client_config(verifier, client)), name })

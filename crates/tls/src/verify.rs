@@ -20,6 +20,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
+use x509_parser::prelude::{GeneralName, X509Certificate};
 
 use crate::certificate::{
     Claims, Issuer, MAX_CERTIFICATES, Serial, TrustRoots, identity_of, parse,
@@ -38,9 +39,18 @@ pub(crate) enum Accepted {
     /// Any workload that a trusted root vouches for.
     AnyWorkload,
     /// A server whose certificate holds one of these names.
-    Named(Box<[ServerName<'static>]>),
+    Named(Names),
     /// Anyone that a trusted root vouches for. The names are not read.
     Anyone,
+}
+
+/// What a server may prove that is no workload.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// Hosts.
+    pub(crate) hosts: Box<[ServerName<'static>]>,
+    /// URIs, compared as they are written.
+    pub(crate) uris: Box<[Box<str>]>,
 }
 
 /// A peer's certificate after it was verified.
@@ -135,7 +145,7 @@ impl Verifier {
         }
         let identity = match &self.accepted {
             Accepted::Named(names) => {
-                check_names(&end_entity, names)?;
+                check_names(&end_entity, &certificate, names)?;
                 None
             }
             Accepted::Anyone => None,
@@ -204,8 +214,14 @@ fn check_identity(accepted: &Accepted, got: &Identity) -> Result<(), HandshakeEr
 }
 
 /// Whether a certificate holds one of these names; an error is about the first.
-fn check_names(leaf: &EndEntityCert<'_>, names: &[ServerName<'_>]) -> Result<(), HandshakeError> {
-    let mut checks = names.iter().map(|name| check_name(leaf, name));
+fn check_names(
+    leaf: &EndEntityCert<'_>,
+    certificate: &X509Certificate<'_>,
+    names: &Names,
+) -> Result<(), HandshakeError> {
+    let hosts = names.hosts.iter().map(|name| check_name(leaf, name));
+    let uris = names.uris.iter().map(|uri| check_uri(certificate, uri));
+    let mut checks = hosts.chain(uris);
     let first = checks.next().unwrap_or(Err(HandshakeError::NoCertificate));
     if first.is_ok() || checks.any(|check| check.is_ok()) { Ok(()) } else { first }
 }
@@ -218,6 +234,21 @@ fn check_name(leaf: &EndEntityCert<'_>, name: &ServerName<'_>) -> Result<(), Han
         },
         other => HandshakeError::Unusable(other.to_string()),
     })
+}
+
+fn check_uri(certificate: &X509Certificate<'_>, expected: &str) -> Result<(), HandshakeError> {
+    let names = certificate.subject_alternative_name();
+    let names = names.map_err(|error| HandshakeError::Unusable(error.to_string()))?;
+    let names = names.map_or(&[][..], |it| &it.value.general_names);
+    let uris = names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) => Some((*uri).to_owned()),
+        _ => None,
+    });
+    let presented: Vec<String> = uris.collect();
+    if presented.iter().any(|uri| uri == expected) {
+        return Ok(());
+    }
+    Err(HandshakeError::WrongName { expected: expected.to_owned(), presented })
 }
 
 fn since_epoch(time: UnixTime) -> SystemTime {

@@ -6,6 +6,7 @@
 //! checks and bounds that operators set are tested in the same world.
 #![allow(clippy::unwrap_used)]
 
+mod backends;
 mod bombs;
 mod bounds;
 mod bytes;

@@ -24,7 +24,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::{sleep_until, timeout};
 
-use crate::position::{Here, spoken, traffic};
+use crate::position::{Here, traffic};
 
 /// Checks at once.
 const MAX_RUNNING: usize = 64;
@@ -173,9 +173,8 @@ async fn ask(
     let delivery = view.choose_for_request(&flow, &mut Even).map_err(|it| it.to_string())?;
     // TLS is spoken with it as with requests.
     let traffic = traffic(view, &service.key, port, None);
-    let reached = Here::endpoint(delivery, spoken(view, traffic, service, port), 1);
-    if reached.uid != endpoint.uid {
-        return Err(format!("it does not serve port {port}"));
+    if let Some(why) = &traffic.refusal {
+        return Err(why.to_string());
     }
     let client = SocketAddr::new(here.instance(), 0);
     let arrival = Arrival {
@@ -186,6 +185,11 @@ async fn ask(
         scheme: Scheme::Http,
         outside: None,
     };
+    let spoken = here.spoken(view, traffic, (service, port), &arrival);
+    let reached = Here::endpoint(delivery, spoken, 1);
+    if reached.uid != endpoint.uid {
+        return Err(format!("it does not serve port {port}"));
+    }
     let stream = here.connect(&arrival, &reached).await.map_err(|it| it.text)?;
     let protocol = view.http_service(&endpoint.service).map(|http| http.protocol(port));
     let version = match protocol {

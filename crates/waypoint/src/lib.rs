@@ -23,7 +23,7 @@
 //! | `possible` | why requests to a service cannot be sent at all |
 //! | `alternatives` | how many endpoints a request could go to |
 //! | `newcomers` | since when endpoints are there, for those that warm up |
-//! | `originate` | TLS with endpoints that a DestinationRule asks for |
+//! | `originate` | TLS with endpoints that a DestinationRule or a BackendTLSPolicy asks for |
 //! | `hello` | the name in a client's TLS handshake |
 //! | `telemetry`, `checks` | metrics: of requests, of authorization services |
 //! | `access_log` | a line for each request, in Ambit's form or in Envoy's |

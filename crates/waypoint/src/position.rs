@@ -40,7 +40,7 @@ use crate::possible::refuse;
 pub(crate) use self::here::{Here, Meant};
 pub(crate) use self::holds::Holds;
 pub(crate) use self::reach::Way;
-pub(crate) use self::said::{spoken, traffic};
+pub(crate) use self::said::traffic;
 
 impl Here {
     /// The gateway that this is, as a connection from outside may ask it.
@@ -157,7 +157,8 @@ impl Position for Here {
         };
         let choose = |flow: &RequestFlow<'_>, around: &mut Around<'_>| {
             let delivery = view.choose_for_request(flow, around).map_err(refused)?;
-            Ok(Self::endpoint(delivery, spoken(&view, traffic, service, port), alternatives))
+            let spoken = self.spoken(&view, traffic, (service, port), ask.arrival);
+            Ok(Self::endpoint(delivery, spoken, alternatives))
         };
         let chosen = choose(&flow, &mut around)?;
         if !leaves_out || !is_unwell(&chosen.uid) {
@@ -184,7 +185,8 @@ impl Position for Here {
     ) -> Result<BoxStream, Unreachable> {
         let stream = self.deliver(endpoint).await?;
         let Some(spoken) = &endpoint.way.spoken else { return Ok(stream) };
-        self.originators.connect(spoken, stream).await.map_err(|error| {
+        let shown = self.shown(&spoken.proof).await;
+        self.originators.connect(spoken, shown, stream).await.map_err(|error| {
             self.plane.balance.failed(&endpoint.uid);
             Unreachable { reason: "upstream_tls", text: error_chain(&error) }
         })

@@ -38,7 +38,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
         "what is watched is reduced to what the view builder's records read",
     ),
     ("crates/control/src/role.rs", 3, PARTS),
-    ("crates/control/src/view_builder.rs", 19, PARTS),
+    ("crates/control/src/view_builder.rs", 20, PARTS),
     ("crates/dataplane/src/metrics.rs", 2, PARTS),
     ("crates/machine/src/node.rs", 3, PARTS),
     ("crates/machine/src/pod.rs", 3, PARTS),

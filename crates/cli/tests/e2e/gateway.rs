@@ -245,6 +245,7 @@ fn ask_securely(port: u16, roots: &str) -> Option<String> {
     let asked = Asked {
         server_name: "www.example.com",
         alternatives: &[],
+        uris: &[],
         trust: Trust::Roots(roots),
         client: None,
         inside: Inside::Http1,

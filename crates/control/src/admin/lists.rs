@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::attached;
 use crate::view_builder::Builder;
+use crate::view_builder::backend_tls;
 use crate::view_builder::records::{NamespaceRecord, NodeRecord, PodRecord};
 use crate::view_builder::traffic_policies;
 use crate::view_builder::workloads::PodState;
@@ -412,7 +413,11 @@ pub(super) fn not_accepted(builder: &Builder) -> Vec<admin::NotAccepted> {
         let conditions = traffic_policies::conditions(builder, name, known).into_iter();
         conditions.map(move |(_, condition)| (Kind::TrafficPolicy, name, condition))
     });
-    let all = policies.chain(modes).chain(traffic);
+    let backend_tls = builder.store().backend_tls().iter().flat_map(|(name, known)| {
+        let conditions = backend_tls::conditions(builder, name, known).into_iter();
+        conditions.map(move |condition| (Kind::BackendTlsPolicy, name, condition))
+    });
+    let all = policies.chain(modes).chain(traffic).chain(backend_tls);
     let told = all.filter(|(_, _, condition)| condition.status != "True");
     told.map(|(kind, name, condition)| admin::NotAccepted {
         kind: kind.name().into(),

@@ -34,11 +34,14 @@ const OF_WAYPOINTS: [&str; 7] = [
     "HTTPRouteResponseHeaderModification",
 ];
 /// What the Gateway API calls the features of gateways at the edge, sorted.
-const OF_EDGES: [&str; 44] = [
+const OF_EDGES: [&str; 47] = [
+    "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
     "GatewayFrontendClientCertificateValidation",
     "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",

@@ -1,7 +1,7 @@
-//! Reads the ConfigMaps with roots for clients that Gateways at the edge name.
+//! Reads the ConfigMaps with roots that Gateways at the edge and BackendTLSPolicies name.
 //!
 //! They are few and change seldom, so nobody watches the ConfigMaps of a cluster: those that are
-//! named are read again every [`AGAIN`], and at once when a Gateway names another one. Every
+//! named are read again every [`AGAIN`], and at once when another one is named. Every
 //! replica reads them, for each serves gateways. While the API server is away, what is known stays.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,10 @@ impl ClientRootMaps {
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
                         let error = error_chain(&error);
-                        tracing::error!(error, "roots of gateways' clients not read; trying again");
+                        tracing::error!(
+                            error,
+                            "roots of clients and endpoints not read; trying again"
+                        );
                     }
                 }
             }

@@ -1,12 +1,15 @@
-//! Writes the state of a route or TrafficPolicy where its author looks: `status.parents` of
-//! HTTPRoute, GRPCRoute, TLSRoute, TCPRoute and UDPRoute, `status.ancestors` of TrafficPolicy.
+//! Writes the state of a route or policy where its author looks: `status.parents` of HTTPRoute,
+//! GRPCRoute, TLSRoute, TCPRoute and UDPRoute, `status.ancestors` of TrafficPolicy and
+//! BackendTLSPolicy.
 //!
 //! There is one entry for each object that it attaches to, of one of our controllers: gateways at
-//! the edge have another than the mesh. Entries of other controllers are left unchanged.
+//! the edge have another than the mesh. A BackendTLSPolicy has one for each Gateway by which its
+//! Services are reached. Entries of other controllers are left unchanged.
 
 use std::collections::BTreeMap;
 
 use ambit_manifest::gateway::EDGE_CONTROLLER;
+use ambit_manifest::gateway::listeners::ROUTES_GROUP;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::MESH_CONTROLLER;
 use ambit_manifest::routing::{Parent, ParentKind};
@@ -21,6 +24,7 @@ use super::merged::Edition;
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
+use crate::view_builder::backend_tls::{self, Reached};
 use crate::view_builder::http_services;
 use crate::view_builder::routes::RouteName;
 use crate::view_builder::store::Store;
@@ -50,15 +54,18 @@ struct Form {
     controllers: &'static [&'static str],
 }
 
+/// The controllers of Gateways.
+const OF_GATEWAYS: [&str; 2] = [MESH_CONTROLLER, EDGE_CONTROLLER];
+
 fn form(kind: Kind) -> Form {
     match kind {
         Kind::TrafficPolicy => {
             Form { list: "ancestors", reference: "ancestorRef", controllers: &[POLICY_CONTROLLER] }
         }
-        _ => {
-            let controllers = &[MESH_CONTROLLER, EDGE_CONTROLLER];
-            Form { list: "parents", reference: "parentRef", controllers }
+        Kind::BackendTlsPolicy => {
+            Form { list: "ancestors", reference: "ancestorRef", controllers: &OF_GATEWAYS }
         }
+        _ => Form { list: "parents", reference: "parentRef", controllers: &OF_GATEWAYS },
     }
 }
 
@@ -89,7 +96,25 @@ pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
         let verdict = RouteVerdict { edition, attached: attached.collect() };
         ((Kind::TrafficPolicy, name.clone()), verdict)
     });
-    verdicts.chain(policies).collect()
+    verdicts.chain(policies).chain(backend_tls(builder)).collect()
+}
+
+/// What is to be reported about all BackendTLSPolicies.
+fn backend_tls(builder: &Builder) -> impl Iterator<Item = (RouteName, RouteVerdict)> {
+    let reached = Reached::of(builder);
+    builder.store().backend_tls().iter().map(move |(name, known)| {
+        let edition = Edition::of(&known.object.metadata);
+        let conditions = backend_tls::conditions(builder, name, known);
+        let ancestors = reached.ancestors(known).into_iter();
+        let attached = ancestors.map(|(gateway, controller)| Attached {
+            reference: json!({"group": ROUTES_GROUP, "kind": "Gateway",
+                "namespace": gateway.namespace, "name": gateway.name}),
+            controller,
+            conditions: conditions.to_vec(),
+        });
+        let verdict = RouteVerdict { edition, attached: attached.collect() };
+        ((Kind::BackendTlsPolicy, name.clone()), verdict)
+    })
 }
 
 /// The controller that answers for a route at a parent.
@@ -173,9 +198,66 @@ fn merged(form: &Form, before: &[Value], verdict: &RouteVerdict, now: &str) -> V
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
+    use crate::kubernetes::fake::FakeApi;
+    use crate::metrics::Metrics;
+    use crate::registry::Registry;
+    use crate::view_builder::{Mesh, Vips};
+    use crate::world::World;
+
+    #[tokio::test]
+    async fn a_backend_tls_policy_has_an_entry_for_each_gateway_that_leads_to_its_service() {
+        let api = FakeApi::default();
+        let put = |plural: &str, name: &str, spec: Value| {
+            let path =
+                format!("/apis/gateway.networking.k8s.io/v1/namespaces/shop/{plural}/{name}");
+            api.put(&path, json!({"metadata": {"generation": 4}, "spec": spec}));
+            path
+        };
+        let path = put(
+            "backendtlspolicies",
+            "tls",
+            json!({"targetRefs": [{"group": "", "kind": "Service", "name": "web"}],
+                "validation": {"hostname": "web.example", "wellKnownCACertificates": "System"}}),
+        );
+        put(
+            "gateways",
+            "in",
+            json!({"gatewayClassName": "ambit",
+                "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}]}),
+        );
+        put(
+            "httproutes",
+            "web",
+            json!({"parentRefs": [{"name": "in"}],
+                "rules": [{"backendRefs": [{"name": "web", "port": 443}]}]}),
+        );
+        let service = json!({"metadata": {}, "spec": {"ports": [{"port": 443}]}});
+        api.put("/api/v1/namespaces/shop/services/web", service);
+        let (file, metrics) = (std::env::temp_dir().join("none"), Arc::new(Metrics::new()));
+        let world = World::new(Mesh::sample(), Vips::default(), file, metrics);
+        let mut registry = Registry::kubernetes(&api.client(), "istio-system");
+        registry.load(|events| world.apply(events)).await.unwrap();
+        let name = (Kind::BackendTlsPolicy, ObjectName::new("shop", "tls"));
+        let verdict = verdicts(&world.read()).remove(&name).expect("it is known");
+        write(&api.client(), &name, &verdict).await.unwrap();
+        let ancestors = api.get(&path).unwrap()["status"]["ancestors"].clone();
+        let [ancestor] = ancestors.as_array().unwrap().as_slice() else { panic!("{ancestors}") };
+        let reference = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway",
+            "namespace": "shop", "name": "in"});
+        assert_eq!(ancestor["ancestorRef"], reference);
+        assert_eq!(ancestor["controllerName"], "ambit.io/gateway-controller");
+        let told =
+            |it: &Value| format!("{} {} {}", it["type"], it["reason"], it["observedGeneration"]);
+        let conditions: Vec<String> =
+            ancestor["conditions"].as_array().unwrap().iter().map(told).collect();
+        let expected = ["\"Accepted\" \"Accepted\" 4", "\"ResolvedRefs\" \"ResolvedRefs\" 4"];
+        assert_eq!(conditions, expected);
+    }
 
     #[test]
     fn entries_of_others_and_times_of_what_did_not_change_stay() {

@@ -206,6 +206,7 @@ impl Waypoints {
                 addresses: addresses(&builder, &key),
                 ready: endpoints.map_or(0, |all| all.iter().filter(|it| it.healthy).count()),
                 wanted: endpoints.map_or(0, |all| all.len()),
+                unresolved: edge.as_ref().and_then(|edge| edge.unresolved(store)),
                 listeners: edge.map(|edge| edge.made(store)).unwrap_or_default(),
                 ..Made::default()
             };

@@ -1,4 +1,5 @@
-//! The Secrets with certificates that Gateways at the edge name.
+//! The Secrets with certificates that Gateways at the edge name, for their listeners and for
+//! backends.
 //!
 //! A Secret is kept as it came, and its pair is checked once, when a listener first asks for it. A
 //! private key leaves this file only in a certificate of a Gateway that names its Secret and may.
@@ -9,12 +10,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use ambit_manifest::ObjectName;
-use ambit_manifest::gateway::SecretRef;
-use ambit_manifest::gateway::listeners::{Fault, Judged};
+use ambit_manifest::gateway::listeners::{Fault, INVALID_CERTIFICATE, Judged};
+use ambit_manifest::gateway::{GatewaySpec, SecretRef};
 use ambit_manifest::routes::GrantFrom;
 use ambit_model::Text;
 use ambit_model::http::certificate::{Certificate, CertificateName};
-use ambit_model::http::gateway::Gateway;
+use ambit_model::http::gateway::{Gateway, Proof};
 use ambit_model::names::ServiceName;
 use ambit_model::view::{Change, View};
 use ambit_tls::edge::EdgeCertificate;
@@ -26,8 +27,6 @@ use zeroize::Zeroizing;
 use super::records::{SECRET_CHAIN, SECRET_KEY, SECRET_TYPE};
 use super::store::Store;
 
-/// The reason of a listener whose Secret cannot be used.
-const INVALID: &str = "InvalidCertificateRef";
 /// The reason of a listener whose Secret is of a namespace that does not permit it.
 const NOT_PERMITTED: &str = "RefNotPermitted";
 
@@ -121,6 +120,25 @@ pub(super) fn fault(store: &Store, namespace: &str, judged: &Judged<'_>) -> Opti
     judged.certificates().find_map(|named| find(store, namespace, named).err())
 }
 
+/// What proves a Gateway of this namespace to backends, and what is wrong with what it names.
+pub(super) fn proof(store: &Store, namespace: &str, spec: &GatewaySpec) -> (Proof, Option<Fault>) {
+    let Some(named) = spec.client_certificate() else { return (Proof::None, None) };
+    let found = match named.is_secret() {
+        true => find(store, namespace, named).map(|(secret, _)| text_of(&secret)),
+        false => {
+            let what = format!("`{}` is no Secret; certificates are read from those", named.name);
+            Err(Fault { reason: INVALID_CERTIFICATE, what })
+        }
+    };
+    match found {
+        Ok(secret) => (Proof::Certificate(secret), None),
+        Err(fault) => {
+            let problem = fault.what.as_str().into();
+            (Proof::Impossible { problem }, Some(fault.of_client_certificate()))
+        }
+    }
+}
+
 /// What changes of the certificates of a Gateway that was behind one service and is this now.
 pub(super) fn changes(
     store: &Store,
@@ -170,7 +188,7 @@ fn find<'a>(
     }
     match store.certificates().find(&secret) {
         Ok(pair) => Ok((secret, pair)),
-        Err(what) => Err(Fault { reason: INVALID, what }),
+        Err(what) => Err(Fault { reason: INVALID_CERTIFICATE, what }),
     }
 }
 

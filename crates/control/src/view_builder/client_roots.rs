@@ -1,4 +1,5 @@
-//! The roots by which clients prove themselves to Gateways at the edge.
+//! The roots by which clients prove themselves to Gateways at the edge, and endpoints to whom a
+//! BackendTLSPolicy is for.
 //!
 //! They are in ConfigMaps, under `ca.crt`. Of several those that can be used count together. If
 //! none can, nobody can prove anything: such a listener refuses every client, and is not accepted.
@@ -18,6 +19,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use super::records::ROOTS_KEY;
 use super::store::Store;
 
+/// The reason where nobody can prove anything.
+pub(super) const NO_ROOTS: &str = "NoValidCACertificate";
 /// The mode in which clients without a good certificate are taken all the same.
 const INSECURE_FALLBACK: &str = "AllowInsecureFallback";
 
@@ -44,7 +47,7 @@ impl ClientRoots {
     }
 
     /// The roots of a ConfigMap, or why they cannot be used.
-    fn find(&self, name: &ObjectName) -> Result<&Text, String> {
+    pub(super) fn find(&self, name: &ObjectName) -> Result<&Text, String> {
         let at = format!("ConfigMap {}/{}", name.namespace, name.name);
         let map = self.maps.get(name).ok_or_else(|| format!("there is no {at}"))?;
         let roots = map.as_ref().ok_or_else(|| format!("{at} has no {ROOTS_KEY}"))?;
@@ -85,22 +88,27 @@ pub(super) fn asked(
             Err(fault) => unresolved = unresolved.or(Some(fault)),
         }
     }
-    let roots_pem = roots.join("\n");
-    let problem = match (roots.is_empty(), check_roots(&roots_pem)) {
-        (true, _) => Some("none of the roots for clients can be used".to_owned()),
-        (false, Err(error)) => Some(error_chain(&error)),
-        (false, Ok(())) => None,
-    };
-    let roots_pem = Text::from(roots_pem);
-    let validation = match &problem {
-        Some(problem) => ClientValidation::Impossible { problem: problem.as_str().into() },
-        None if asked.mode.as_deref() == Some(INSECURE_FALLBACK) => {
+    let joined = joined(&roots, "clients");
+    let refused = joined.clone().err().map(|what| Fault { reason: NO_ROOTS, what });
+    let validation = match joined {
+        Err(problem) => ClientValidation::Impossible { problem: problem.into() },
+        Ok(roots_pem) if asked.mode.as_deref() == Some(INSECURE_FALLBACK) => {
             ClientValidation::Optional { roots_pem }
         }
-        None => ClientValidation::Required { roots_pem },
+        Ok(roots_pem) => ClientValidation::Required { roots_pem },
     };
-    let refused = problem.map(|what| Fault { reason: "NoValidCACertificate", what });
     Asked { validation, unresolved, refused }
+}
+
+/// The roots of several ConfigMaps together, or why nobody can prove anything by them. `whose`
+/// roots they are is said then.
+pub(super) fn joined(roots: &[&str], whose: &str) -> Result<Text, String> {
+    if roots.is_empty() {
+        return Err(format!("none of the roots for {whose} can be used"));
+    }
+    let joined = roots.join("\n");
+    check_roots(&joined).map_err(|error| error_chain(&error))?;
+    Ok(joined.into())
 }
 
 fn find<'a>(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ambit_manifest::gateway::Gateway;
 use ambit_manifest::gateway::attach::{Attaching, Attachment, attach};
-use ambit_manifest::gateway::listeners::{Judged, Protocol, judge};
+use ambit_manifest::gateway::listeners::{Fault, Judged, Protocol, judge};
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routing::{self, Parent, ParentKind, Routing};
 use ambit_manifest::waypoint::ListenerMade;
@@ -91,6 +91,11 @@ impl<'a> Edge<'a> {
         made.collect()
     }
 
+    /// What is wrong with the certificate by which it proves itself to backends.
+    pub(crate) fn unresolved(&self, store: &Store) -> Option<Fault> {
+        certificates::proof(store, &self.name.namespace, &self.gateway.spec).1
+    }
+
     /// Where a route is attached, however often it names the Gateway: the listeners, each with the
     /// hosts for which it asks the route.
     fn places(&self, store: &Store, route: &Route) -> BTreeMap<usize, Vec<Option<HostMatch>>> {
@@ -137,7 +142,8 @@ impl<'a> Edge<'a> {
             let listener = model::Listener::new(name, port, judged.host(), speaks);
             Some(listener.with_routes(attached.routes).with_bytes(attached.bytes))
         });
-        model::Gateway::new(service, listeners)
+        let (proof, _) = certificates::proof(store, &self.name.namespace, &self.gateway.spec);
+        model::Gateway::new(service, listeners).with_proof(proof)
     }
 
     /// What is spoken at a listener; nothing if it is not served.

@@ -329,13 +329,14 @@ impl Gateways {
     }
 }
 
-/// The Secrets that a Gateway names for its listeners.
+/// The Secrets that a Gateway names for its listeners, and for backends.
 fn secrets<'a>(
     name: &'a ObjectName,
     gateway: &'a Gateway,
 ) -> impl Iterator<Item = ObjectName> + use<'a> {
     let tls = gateway.spec.listeners.iter().filter_map(|it| it.tls.as_ref());
-    tls.flat_map(|it| &it.certificate_refs).map(|it| secret_of(&name.namespace, it))
+    let named = tls.flat_map(|it| &it.certificate_refs).chain(gateway.spec.client_certificate());
+    named.map(|it| secret_of(&name.namespace, it))
 }
 
 /// The ConfigMaps that a Gateway names for its clients.

@@ -23,6 +23,7 @@ use ambit_model::view::View;
 use ambit_model::workload::GatewayDestination;
 
 use super::Mesh;
+use super::backend_tls;
 use super::edge::Edge;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
@@ -115,7 +116,8 @@ pub(super) fn build(
     let of_virtual_services = store.virtual_services().groups(present, &service, &ports, &client);
     groups.extend(of_virtual_services.0);
     bytes.extend(of_virtual_services.1);
-    let said = store.destination_rules().of_service(present, &service, owner, &client);
+    let mut said = store.destination_rules().of_service(present, &service, owner, &client);
+    backend_tls::decide(store, owner, &ports, &mut said);
     ServiceHttp {
         protocols: protocols(store, owner).unwrap_or_default(),
         routes: Routes::new(groups),

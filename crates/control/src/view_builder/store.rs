@@ -5,6 +5,7 @@
 //! object can affect.
 
 mod authentications;
+mod backend_tls;
 mod credentials;
 mod mesh_config;
 mod naming;
@@ -32,6 +33,7 @@ use ambit_model::workload::PortMapping;
 use ambit_words::labels::USE_WAYPOINT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::backend_tls::BackendTlsPolicies;
 use super::destination_rules::DestinationRules;
 use super::gateways::Gateways;
 use super::known::{KnownPod, Repeated};
@@ -82,6 +84,7 @@ pub(crate) struct Store {
     telemetries: BTreeMap<ObjectName, (Arc<Telemetry>, Said)>,
     mesh_config: (MeshConfig, Vec<Remark>),
     traffic_policies: TrafficPolicies,
+    backend_tls: BackendTlsPolicies,
     repeated: Repeated,
 }
 
@@ -179,6 +182,9 @@ impl Store {
             Typed::VirtualService(object) => {
                 self.put_virtual_service(mesh, &name, Some(object), dirty);
             }
+            Typed::BackendTlsPolicy(object) => {
+                self.put_backend_tls(mesh, &name, Some(object), dirty);
+            }
             Typed::TrafficPolicy(object) => {
                 self.put_traffic_policy(mesh, &name, Some(object), dirty);
             }
@@ -221,6 +227,7 @@ impl Store {
             }
             Kind::DestinationRule => self.put_destination_rule(mesh, &name, None, dirty),
             Kind::VirtualService => self.put_virtual_service(mesh, &name, None, dirty),
+            Kind::BackendTlsPolicy => self.put_backend_tls(mesh, &name, None, dirty),
             Kind::TrafficPolicy => self.put_traffic_policy(mesh, &name, None, dirty),
             Kind::Telemetry => self.put_telemetry(mesh, name, None, dirty),
             Kind::ReferenceGrant => self.put_grant(name, None, dirty),
@@ -429,38 +436,6 @@ impl Store {
         } else {
             dirty.members.extend(self.members.select(&service.namespace, &record.selector));
         }
-    }
-
-    fn put_peer_authentication(
-        &mut self,
-        mesh: &Mesh,
-        name: ObjectName,
-        object: Option<Arc<PeerAuthentication>>,
-        dirty: &mut Dirty,
-    ) {
-        let old = self.peer_authentications.get(&name).cloned();
-        for object in old.iter().chain(&object) {
-            let is_root = name.namespace == mesh.root_namespace;
-            dirty.members.extend(match selector(object.spec.selector.as_ref()) {
-                Some(labels) => self.members.select(&name.namespace, labels),
-                None if is_root => self.members.select_everywhere(&Labels::new()),
-                None => self.members.select(&name.namespace, &Labels::new()),
-            });
-            // A wider mode is what UNSET means in a narrower object.
-            let depending = self.peer_authentications.keys();
-            let depending = depending.filter(|it| is_root || it.namespace == name.namespace);
-            dirty.policies.extend(depending.map(peer_auth::converted_name));
-        }
-        dirty.policies.insert(peer_auth::converted_name(&name));
-        let labels = object.as_ref().and_then(|object| selector(object.spec.selector.as_ref()));
-        match labels {
-            Some(labels) => {
-                let labels = Arc::new(labels.clone());
-                self.peer_selectors.insert(&name.namespace, name.clone(), labels);
-            }
-            None => self.peer_selectors.remove(&name),
-        }
-        replace(&mut self.peer_authentications, name, object);
     }
 }
 

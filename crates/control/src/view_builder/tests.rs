@@ -8,6 +8,7 @@ use ambit_words::ports;
 use serde_json::{Value, json};
 
 mod authorizers;
+mod backend_tls;
 mod certificates;
 mod edge;
 mod endpoint_slices;

@@ -97,6 +97,7 @@ pub(super) fn step(
         };
         if position == Position::Edge {
             made.listeners = listeners::listeners(store, &object, &gateway);
+            made.unresolved = listeners::client_certificate(store, &object, &gateway);
         }
         changed |= is_news;
         changed |= write_status(store, asked, &made, now)?;
@@ -462,6 +463,20 @@ mod tests {
                     "namespace": "shop"}]}});
         check(grant, "InvalidCertificateRef");
         check(secret("keys", "tls.key"), "ResolvedRefs");
+        // The same of the certificate for backends, which is the whole Gateway's.
+        let mut check = |of: &str, reason: &str| {
+            let mut edge = super::tests::gateway("ambit", "HTTP");
+            edge["spec"]["listeners"][0]["port"] = json!(80);
+            let named = json!({"name": "web", "namespace": of});
+            edge["spec"]["tls"] = json!({"backend": {"clientCertificateRef": named}});
+            bed.apply(edge);
+            let all = &bed.object("gateways").unwrap()["status"]["conditions"];
+            let all = all.as_array().unwrap();
+            let found = all.iter().find(|it| it["type"] == "ResolvedRefs").unwrap();
+            assert_eq!(found["reason"], reason, "{found}");
+        };
+        check("keys", "ResolvedRefs");
+        check("other", "RefNotPermitted");
     }
 
     #[test]

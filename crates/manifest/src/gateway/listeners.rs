@@ -45,6 +45,11 @@ pub enum Protocol {
     Udp,
 }
 
+/// The reason where the Secret of a certificate cannot be used.
+pub const INVALID_CERTIFICATE: &str = "InvalidCertificateRef";
+/// The same of the certificate by which a Gateway proves itself to backends.
+pub(crate) const INVALID_CLIENT_CERTIFICATE: &str = "InvalidClientCertificateRef";
+
 /// What is wrong: the reason of a condition, and a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
@@ -52,6 +57,16 @@ pub struct Fault {
     pub reason: &'static str,
     /// What is wrong.
     pub what: String,
+}
+
+impl Fault {
+    /// The same of the certificate by which a Gateway proves itself to backends: its reason has
+    /// another word.
+    pub fn of_client_certificate(self) -> Self {
+        let is_invalid = self.reason == INVALID_CERTIFICATE;
+        let reason = if is_invalid { INVALID_CLIENT_CERTIFICATE } else { self.reason };
+        Self { reason, ..self }
+    }
 }
 
 /// What a gateway makes of a listener.
@@ -318,7 +333,7 @@ fn wrong_certificates(listener: &Listener, protocol: Option<Protocol>) -> Option
             format!("listener `{name}` names {kind} {} of group {group:?}, no Secret", other.name)
         }
     };
-    Some(Fault { reason: "InvalidCertificateRef", what })
+    Some(Fault { reason: INVALID_CERTIFICATE, what })
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub struct Port {
     /// Its number.
     pub number: u16,
     /// Its name; empty if it has none.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// The services and Gateways that a route of this namespace attaches to.

@@ -222,6 +222,7 @@ fn tls_is_spoken_as_is_written() {
     let public = Origination {
         server_name: None,
         alternatives: Vec::new(),
+        uris: Vec::new(),
         trust: Trust::Public,
         client: None,
     };
@@ -238,6 +239,7 @@ fn tls_is_spoken_as_is_written() {
             Some(Origination {
                 server_name: Some("a.example".into()),
                 alternatives: vec!["b.example".into()],
+                uris: Vec::new(),
                 trust: Trust::File("/ca".into()),
                 client: None,
             }),

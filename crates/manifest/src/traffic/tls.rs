@@ -63,6 +63,7 @@ pub(super) fn spoken(written: Option<&ClientTls>, at: &FieldPath, remarks: &mut 
     let origination = Origination {
         server_name: written.sni.as_deref().filter(|it| !it.is_empty()).map(Text::from),
         alternatives: written.subject_alt_names.iter().map(|it| it.as_str().into()).collect(),
+        uris: Vec::new(),
         trust,
         client,
     };

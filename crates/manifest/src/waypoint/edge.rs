@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::conditions::Condition;
 use super::made::{ListenerMade, Made};
-use crate::gateway::listeners::{Fault, Judged, Protocol, judge};
+use crate::gateway::listeners::{Fault, INVALID_CLIENT_CERTIFICATE, Judged, Protocol, judge};
 use crate::gateway::{Gateway, GatewaySpec};
 
 /// Says that clients may come without proof of who they are.
@@ -146,13 +146,12 @@ fn programmed(spec: &GatewaySpec, runs: bool, made: &Made) -> Condition {
 
 /// Whether the certificate towards backends was found, if one is named.
 fn client_certificate(spec: &GatewaySpec, made: &Made) -> Option<Condition> {
-    let backend = spec.tls.as_ref()?.backend.as_ref()?;
-    let named = backend.client_certificate_ref.as_ref()?;
+    let named = spec.client_certificate()?;
     Some(match &made.unresolved {
         Some(fault) => Condition::fails(RESOLVED, fault.reason, &fault.what),
         None if !named.is_secret() => {
             let message = "tls.backend.clientCertificateRef names no Secret";
-            Condition::fails(RESOLVED, "InvalidClientCertificateRef", message)
+            Condition::fails(RESOLVED, INVALID_CLIENT_CERTIFICATE, message)
         }
         None => Condition::holds(RESOLVED),
     })

@@ -1,4 +1,4 @@
-//! A certificate that a gateway serves, with its private key.
+//! A certificate that a gateway serves or shows to backends, with its private key.
 //!
 //! The key is zeroized when it is dropped, and never displayed. Each gateway has its own copy,
 //! under a name that begins with the gateway's: so it is plain who may ask for it, and a gateway
@@ -17,7 +17,7 @@ use crate::names::{NameError, ServiceName};
 pub struct CertificateName {
     /// The service in front of the gateway's pods.
     pub gateway: ServiceName,
-    /// `namespace/name` of the Secret, as listeners name it.
+    /// `namespace/name` of the Secret, as the gateway names it.
     pub secret: Text,
 }
 

@@ -26,10 +26,27 @@ pub type HostMatch = ServerNameMatch;
 pub struct Gateway {
     /// The service in front of its pods, whose policies hold for what comes in.
     pub service: ServiceName,
+    /// What proves it to backends with which TLS is spoken.
+    pub proof: Proof,
     /// Its listeners of connections by port, the more specific host first.
     ports: BTreeMap<u16, Vec<Arc<Listener>>>,
     /// Its listeners of datagrams by port.
     datagrams: BTreeMap<u16, Arc<Listener>>,
+}
+
+/// What proves a gateway to backends with which TLS is spoken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// Nothing.
+    #[default]
+    None,
+    /// The certificate of this Secret, `namespace/name`.
+    Certificate(Text),
+    /// A certificate that cannot be used: no TLS is spoken.
+    Impossible {
+        /// Why.
+        problem: Text,
+    },
 }
 
 /// Where a gateway listens.
@@ -149,11 +166,16 @@ impl Gateway {
         for listeners in ports.values_mut() {
             listeners.sort_by_key(|it| Reverse(rank(it.host.as_ref())));
         }
-        Self { service, ports, datagrams }
+        Self { service, proof: Proof::None, ports, datagrams }
+    }
+
+    /// With this proof to backends.
+    pub fn with_proof(self, proof: Proof) -> Self {
+        Self { proof, ..self }
     }
 
     /// The services to which its routes lead; one may come several times.
-    pub(super) fn routed(&self) -> impl Iterator<Item = &ServiceName> {
+    pub fn routed(&self) -> impl Iterator<Item = &ServiceName> {
         let rules = self.listeners().flat_map(|it| &it.routes).flat_map(|it| &it.rules);
         let bytes = self.listeners().flat_map(|it| &it.bytes_rules);
         let bytes =
@@ -161,10 +183,15 @@ impl Gateway {
         rules.flat_map(|it| it.destinations()).chain(bytes)
     }
 
-    /// The certificates that its listeners name; one may come several times.
+    /// The certificates that it names, for its listeners and for backends; one may come several
+    /// times.
     pub fn certificates(&self) -> impl Iterator<Item = CertificateName> {
         let ends = self.listeners().filter_map(|it| it.speaks.termination());
-        let secrets = ends.flat_map(|it| &it.certificates).cloned();
+        let own = match &self.proof {
+            Proof::Certificate(secret) => Some(secret),
+            Proof::None | Proof::Impossible { .. } => None,
+        };
+        let secrets = ends.flat_map(|it| &it.certificates).chain(own).cloned();
         secrets.map(|secret| CertificateName { gateway: self.service.clone(), secret })
     }
 

@@ -1,5 +1,5 @@
-//! TLS that a proxy speaks with endpoints for clients that do not: a DestinationRule's `tls`, as
-//! used.
+//! TLS that a proxy speaks with endpoints for clients that do not: a BackendTLSPolicy, or a
+//! DestinationRule's `tls`, as used.
 
 use crate::Text;
 
@@ -8,8 +8,10 @@ use crate::Text;
 pub struct Origination {
     /// The name that is sent, and that the endpoint must prove; `None` is the service's host.
     pub server_name: Option<Text>,
-    /// Names of which the endpoint must prove one instead.
+    /// Hosts of which the endpoint must prove one instead, or one of `uris`.
     pub alternatives: Vec<Text>,
+    /// URIs of which the endpoint must prove one instead, or one of `alternatives`.
+    pub uris: Vec<Text>,
     /// Who vouches for the endpoint.
     pub trust: Trust,
     /// What proves the proxy, as files of its own.
@@ -24,6 +26,8 @@ pub enum Trust {
     Public,
     /// The roots in this file of the proxy's.
     File(Text),
+    /// These roots, as PEM.
+    Roots(Text),
     /// Nobody: the endpoint need not prove anything.
     Nobody,
 }

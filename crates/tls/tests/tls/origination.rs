@@ -25,7 +25,7 @@ async fn met(
 
 fn asked<'a>(server_name: &'a str, trust: Trust<'a>) -> Asked<'a> {
     let inside = Inside::Http2;
-    Asked { server_name, alternatives: &[], trust, client: None, inside }
+    Asked { server_name, alternatives: &[], uris: &[], trust, client: None, inside }
 }
 
 #[tokio::test]
@@ -77,6 +77,39 @@ async fn a_client_proves_itself_by_what_it_is_given() {
     let (connected, seen) = met(&ca, "a.example", asked).await;
     assert!(connected.is_ok());
     assert_eq!(seen, Some(identity.to_string()));
+}
+
+#[tokio::test]
+async fn a_server_proves_a_uri_where_that_is_asked_for() {
+    let ca = bundle("cluster.local");
+    let roots = ca.roots_pem();
+    let identity = id("cluster.local/app/web");
+    let key = WorkloadKey::generate().expect("a key");
+    let csr = key.csr_pem(&identity).expect("a request");
+    let chain = ca.sign(&csr, &identity, HOUR, SystemTime::now()).expect("a certificate");
+    let served = ServerCertificate { chain_pem: chain.concat(), key_pem: key.to_pkcs8_pem() };
+    let (own, other) = (identity.to_string(), "spiffe://cluster.local/ns/app/sa/db".to_owned());
+    for (alternatives, uris, is_it) in [
+        (&[][..], &[&*own][..], true),
+        (&[], &[&*other, &*own], true),
+        (&["b.example"], &[&*own], true),
+        (&[], &[&*other], false),
+        (&["b.example"], &[&*other], false),
+        // The name alone does not count, nor does a part of a URI.
+        (&[], &[&own[..own.len() - 1]], false),
+        (&[], &[], false),
+    ] {
+        let asked = Asked { alternatives, uris, ..asked("a.example", Trust::Roots(&roots)) };
+        let acceptor = ServiceAcceptor::new(&served, None).expect("whole");
+        let originator = Originator::new(&asked).expect("it can be used");
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (_, connected) = tokio::join!(acceptor.accept(far), originator.connect(near));
+        match connected {
+            Ok(_) => assert!(is_it, "{alternatives:?} {uris:?}"),
+            Err(HandshakeError::WrongName { .. }) => assert!(!is_it, "{alternatives:?} {uris:?}"),
+            Err(error) => panic!("{alternatives:?} {uris:?}: {error}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -22,21 +22,21 @@ use tokio::time::timeout;
 
 use super::world::{GOOD, HTTP, UNDECLARED, VIP, World, answer, run_gateway, until};
 
-const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
-const PORT: u16 = 8080;
+pub(super) const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
+pub(super) const PORT: u16 = 8080;
 
-fn origin(kind: RouteKind, name: &str) -> Origin {
+pub(super) fn origin(kind: RouteKind, name: &str) -> Origin {
     let (namespace, name) = ("app".into(), name.into());
     Origin { kind, namespace, name, created_unix_s: 0, index: 0, rule_name: None }
 }
 
-fn web(port: u16) -> Destination {
+pub(super) fn web(port: u16) -> Destination {
     let name = ServiceName::new("app", "web.app.svc.cluster.local");
     Destination::Service { name, port, subset: None }
 }
 
 /// A rule for everything that leads to a port of the service.
-fn leads_to(port: u16) -> Arc<Rule> {
+pub(super) fn leads_to(port: u16) -> Arc<Rule> {
     let backend = Backend {
         weight: 1,
         destination: web(port),
@@ -64,13 +64,13 @@ fn says(action: Action) -> Arc<Rule> {
 }
 
 /// A listener for HTTP at this port, with a rule for all of its requests.
-fn http(name: &str, port: u16, host: Option<&str>, rule: Arc<Rule>) -> Listener {
+pub(super) fn http(name: &str, port: u16, host: Option<&str>, rule: Arc<Rule>) -> Listener {
     let host = host.map(HostMatch::new);
     let routes = vec![HostRules { host: host.clone(), rules: vec![rule] }];
     Listener::new(name.into(), port, host, ListenerSpeaks::Http).with_routes(routes)
 }
 
-fn get(host: &str, fields: &str) -> Vec<u8> {
+pub(super) fn get(host: &str, fields: &str) -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n").into_bytes()
 }
 

@@ -15,7 +15,8 @@ use ambit_dataplane::descriptors::Shares;
 use ambit_dataplane::learned::Successor;
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
-use ambit_model::http::gateway::{Gateway, Listener};
+use ambit_model::http::certificate::{Certificate, CertificateName};
+use ambit_model::http::gateway::{Gateway, Listener, Proof};
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::identity::Identity;
@@ -30,11 +31,12 @@ use ambit_net::hbone::{Client, Settings, Transport, Tunnel};
 use ambit_net::netlink::RouteSocket;
 use ambit_net::socket::{ListenOptions, tcp_listener};
 use ambit_net::sys::process::{self, Namespaces};
+use ambit_tls::service::ServerCertificate;
 use ambit_tls::{Authority, AuthorityBundle};
 use clap::Parser;
 use futures::future::BoxFuture;
 use http::{Method, Request};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::{LocalSet, spawn_local};
@@ -266,6 +268,16 @@ impl World {
         self.shared.mesh.needs_changed.send_modify(|version| *version += 1);
     }
 
+    /// Changes what proves the gateway to backends. Of its Secret `app/own` this pair is known.
+    pub(super) fn prove(&self, listeners: Vec<Listener>, proof: Proof, own: &ServerCertificate) {
+        let gateway = self.shared.config.own_service();
+        let key = CertificateName { gateway: gateway.clone(), secret: "app/own".into() };
+        let (chain_pem, key_pem) = (own.chain_pem.clone(), own.key_pem.clone());
+        self.change(Change::Certificate(Arc::new(Certificate { key, chain_pem, key_pem })));
+        let gateway = Gateway::new(gateway, listeners).with_proof(proof);
+        self.change(Change::Gateway(Arc::new(gateway)));
+    }
+
     /// Judges what comes in to the gateway by this policy alone.
     pub(super) fn judge_outside_by(&self, policy: RequestPolicy) {
         let key = policy.key.clone();
@@ -469,7 +481,10 @@ fn view(config: &Config, servers: &[(u16, TcpListener)]) -> View {
 }
 
 /// A server that answers whatever looks like the end of a request's head.
-pub(super) async fn answer(mut stream: TcpStream, answer: impl AsRef<[u8]>) {
+pub(super) async fn answer<S>(mut stream: S, answer: impl AsRef<[u8]>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut heard = Vec::new();
     while let Ok(1..) = stream.read_buf(&mut heard).await {
         while let Some(at) = heard.windows(4).position(|it| it == b"\r\n\r\n") {

@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use ambit_dataplane::choice::Around;
 use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::judgement::wait_for_view;
 use ambit_dataplane::tunnel::{self, Ask};
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
-use ambit_http::engine::position::{Endpoint, EndpointAsk, Goal, Unreachable};
+use ambit_http::engine::position::{Arrival, Endpoint, EndpointAsk, Goal, Unreachable};
 use ambit_model::choice::By;
+use ambit_model::http::certificate::Certificate;
+use ambit_model::http::gateway::{ListenerSpeaks, Proof};
 use ambit_model::http::rule::Destination;
-use ambit_model::http::traffic::Balancing;
+use ambit_model::http::traffic::{Balancing, TrafficPolicy};
 use ambit_model::plan::{Delivery, Flow, Refusal};
 use ambit_model::service::Service;
 use ambit_model::view::View;
@@ -76,6 +79,40 @@ impl Here {
             return Some(Err(Unreachable { reason: "no_subset", text }));
         }
         Some(way.map(|it| Self::endpoint(it, None, 1)).map_err(refused))
+    }
+
+    /// The TLS that is spoken with the endpoints of a port, if a rule asks for it. There is none
+    /// around what passes through this gateway as TLS.
+    pub(crate) fn spoken(
+        &self,
+        view: &View,
+        traffic: &TrafficPolicy,
+        (service, port): (&Service, u16),
+        arrival: &Arrival,
+    ) -> Option<Spoken> {
+        let origination = traffic.origination.as_ref()?;
+        if self.passes_through(view, arrival) {
+            return None;
+        }
+        let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
+        let protocol = protocol.unwrap_or_default();
+        let proof = self.gateway(view).map_or(&Proof::None, |it| &it.proof);
+        Some(Spoken::new(origination, &service.key.hostname, protocol, proof))
+    }
+
+    /// Whether a connection is TLS that passes through this gateway.
+    fn passes_through(&self, view: &View, arrival: &Arrival) -> bool {
+        let name = arrival.outside.as_ref().and_then(|it| it.server_name.as_ref());
+        let Some((name, gateway)) = name.zip(self.gateway(view)) else { return false };
+        let listener = gateway.named(arrival.destination.port(), name.as_deref());
+        listener.is_some_and(|it| it.speaks == ListenerSpeaks::TlsPassthrough)
+    }
+
+    /// The certificate that proves this gateway; one that was just named may be under way.
+    pub(super) async fn shown(&self, proof: &Proof) -> Option<Arc<Certificate>> {
+        let Proof::Certificate(secret) = proof else { return None };
+        let known = |view: &View| view.certificate(&self.own_service, secret).cloned();
+        wait_for_view(&self.plane.mesh, known).await
     }
 
     /// What decides among endpoints.

@@ -5,10 +5,7 @@ use std::sync::LazyLock;
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::http::traffic::TrafficPolicy;
 use ambit_model::names::ServiceName;
-use ambit_model::service::Service;
 use ambit_model::view::View;
-
-use crate::originate::Spoken;
 
 /// What holds for a destination of which nothing is said.
 pub(super) static NO_TRAFFIC: LazyLock<TrafficPolicy> = LazyLock::new(TrafficPolicy::default);
@@ -28,16 +25,4 @@ pub(crate) fn traffic<'v>(
     subset: Option<&str>,
 ) -> &'v TrafficPolicy {
     view.http_service(name).map_or(&*NO_TRAFFIC, |http| http.traffic(port, subset))
-}
-
-/// The TLS that is spoken with the endpoints of a port, if a rule asks for it.
-pub(crate) fn spoken(
-    view: &View,
-    traffic: &TrafficPolicy,
-    service: &Service,
-    port: u16,
-) -> Option<Spoken> {
-    let origination = traffic.origination.as_ref()?;
-    let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
-    Some(Spoken::new(origination, &service.key.hostname, protocol.unwrap_or_default()))
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use ambit_manifest::Kind;
 use ambit_model::Text;
 use ambit_model::authorize::{Decision, Denial, Source};
 use ambit_model::choice::{By, RequestFlow};
@@ -123,7 +124,10 @@ fn problem(fronted: &Fronted<'_>, backend: &Backend<'_>) -> Option<String> {
     let Backend { name, port, subset } = backend;
     let http = fronted.builder.view().http_service(name)?;
     if let Some(why) = &http.traffic(*port, *subset).refusal {
-        return Some(format!("the DestinationRule of {name}: {why}"));
+        // A BackendTLSPolicy names itself.
+        let is_named = why.starts_with(Kind::BackendTlsPolicy.name());
+        let of_rule = || format!("the DestinationRule of {name}: {why}");
+        return Some(if is_named { why.to_string() } else { of_rule() });
     }
     let problem = http.health_check.as_ref()?.problem.as_ref()?;
     Some(format!("the health checks of {name}: {problem}"))

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{read_grant, read_route};
-use ambit_manifest::{Kind, Typed, destination_rule, telemetry, traffic_policy, virtual_service};
+use ambit_manifest::{
+    Kind, Typed, backend_tls, destination_rule, telemetry, traffic_policy, virtual_service,
+};
 use ambit_words::annotations::{
     CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
     USE_WAYPOINT_CANARY_WEIGHT,
@@ -304,6 +306,10 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
             let spec = |spec| Ok(virtual_service::read(spec));
             read(Kind::VirtualService, object, spec, Typed::VirtualService)
         },
+        Kind::BackendTlsPolicy => |object| {
+            let spec = |spec| Ok(backend_tls::read_spec(spec));
+            read(Kind::BackendTlsPolicy, object, spec, Typed::BackendTlsPolicy)
+        },
         Kind::TrafficPolicy => |object| {
             let spec = |spec| Ok(traffic_policy::read_spec(spec));
             read(Kind::TrafficPolicy, object, spec, Typed::TrafficPolicy)
@@ -366,7 +372,8 @@ fn read<S: Default>(
     };
     if let Some(problem) = &unreadable {
         // Of several for one scope the oldest counts, and it may have meant more than any other.
-        if matches!(kind, Kind::PeerAuthentication | Kind::TrafficPolicy) {
+        let by_age = [Kind::PeerAuthentication, Kind::TrafficPolicy, Kind::BackendTlsPolicy];
+        if by_age.contains(&kind) {
             object.metadata.creation_timestamp = None;
         }
         let (namespace, name) = (&object.metadata.namespace, &object.metadata.name);

@@ -1,19 +1,52 @@
-//! RequestAuthentications: which are there, and for the requests to which services they hold.
+//! RequestAuthentications and PeerAuthentications: which are there, and for which services and
+//! workloads they hold.
 
 use std::sync::Arc;
 
-use ambit_manifest::istio::RequestAuthentication;
+use ambit_manifest::istio::{PeerAuthentication, RequestAuthentication};
 use ambit_manifest::policy::KeySource;
 use ambit_manifest::{ObjectName, policy};
 use ambit_model::http::authentication::Authentication;
 use ambit_model::names::ServiceName;
 
-use super::{Store, replace, selector};
+use super::{Labels, Store, replace, selector};
 use crate::registry::IssuerKeys;
 use crate::view_builder::request_policies::{Held, Scope};
-use crate::view_builder::{Dirty, Mesh, services};
+use crate::view_builder::{Dirty, Mesh, peer_auth, services};
 
 impl Store {
+    pub(super) fn put_peer_authentication(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        object: Option<Arc<PeerAuthentication>>,
+        dirty: &mut Dirty,
+    ) {
+        let old = self.peer_authentications.get(&name).cloned();
+        for object in old.iter().chain(&object) {
+            let is_root = name.namespace == mesh.root_namespace;
+            dirty.members.extend(match selector(object.spec.selector.as_ref()) {
+                Some(labels) => self.members.select(&name.namespace, labels),
+                None if is_root => self.members.select_everywhere(&Labels::new()),
+                None => self.members.select(&name.namespace, &Labels::new()),
+            });
+            // A wider mode is what UNSET means in a narrower object.
+            let depending = self.peer_authentications.keys();
+            let depending = depending.filter(|it| is_root || it.namespace == name.namespace);
+            dirty.policies.extend(depending.map(peer_auth::converted_name));
+        }
+        dirty.policies.insert(peer_auth::converted_name(&name));
+        let labels = object.as_ref().and_then(|object| selector(object.spec.selector.as_ref()));
+        match labels {
+            Some(labels) => {
+                let labels = Arc::new(labels.clone());
+                self.peer_selectors.insert(&name.namespace, name.clone(), labels);
+            }
+            None => self.peer_selectors.remove(&name),
+        }
+        replace(&mut self.peer_authentications, name, object);
+    }
+
     pub(super) fn put_request_authentication(
         &mut self,
         mesh: &Mesh,
@@ -113,7 +146,7 @@ impl Store {
 
     /// Whether all pods of a service have these labels, because the service asks for them, or
     /// because they are a gateway's.
-    fn serves_only(&self, mesh: &Mesh, name: &ServiceName, labels: &super::Labels) -> bool {
+    fn serves_only(&self, mesh: &Mesh, name: &ServiceName, labels: &Labels) -> bool {
         let edge = self.gateways.edge_behind(mesh, name);
         if edge.is_some_and(|edge| self.gateways.selects(edge, labels)) {
             return true;

@@ -1,4 +1,5 @@
-//! What Gateways at the edge name for TLS: Secrets with certificates, ConfigMaps with roots.
+//! What Gateways at the edge and BackendTLSPolicies name for TLS: Secrets with certificates,
+//! ConfigMaps with roots.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +7,9 @@ use ambit_manifest::ObjectName;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 
 use super::Store;
-use crate::view_builder::Dirty;
 use crate::view_builder::certificates::Certificates;
 use crate::view_builder::client_roots::ClientRoots;
+use crate::view_builder::{Dirty, Mesh, services};
 
 /// All of them, whether they are named or not.
 #[derive(Debug, Default)]
@@ -30,12 +31,15 @@ impl Store {
 
     pub(super) fn put_root_map(
         &mut self,
+        mesh: &Mesh,
         name: &ObjectName,
         map: Option<&ConfigMap>,
         dirty: &mut Dirty,
     ) {
         if self.credentials.client_roots.put(name, map) {
             dirty.gateways.extend(self.gateways.with_root_map(name).cloned());
+            let services = self.backend_tls.with_root_map(name);
+            dirty.services.extend(services.map(|it| services::service_name(mesh, it)));
         }
     }
 
@@ -49,8 +53,10 @@ impl Store {
         &self.credentials.client_roots
     }
 
-    /// The ConfigMaps with roots that Gateways at the edge name.
+    /// The ConfigMaps with roots that Gateways at the edge and BackendTLSPolicies name.
     pub(crate) fn named_root_maps(&self) -> BTreeSet<ObjectName> {
-        self.gateways.root_maps()
+        let mut named = self.gateways.root_maps();
+        named.extend(self.backend_tls.root_maps());
+        named
     }
 }

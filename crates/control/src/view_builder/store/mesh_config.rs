@@ -9,7 +9,7 @@ use super::Store;
 use crate::view_builder::{Dirty, Mesh, services};
 
 impl Store {
-    /// Takes a ConfigMap: the mesh configuration, or one that may hold roots for gateways' clients.
+    /// Takes a ConfigMap: the mesh configuration, or one that may hold roots.
     /// What holds for requests may depend on the former for every service.
     pub(super) fn put_config_map(
         &mut self,
@@ -19,7 +19,7 @@ impl Store {
         dirty: &mut Dirty,
     ) {
         if !is_mesh_config(name, &mesh.root_namespace) {
-            return self.put_root_map(name, map, dirty);
+            return self.put_root_map(mesh, name, map, dirty);
         }
         let read = map.map(mesh_config::read).unwrap_or_default();
         if self.mesh_config == read {

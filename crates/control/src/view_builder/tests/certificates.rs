@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use ambit_model::http::gateway::ClientValidation;
+use ambit_model::http::gateway::{ClientValidation, Proof};
 use ambit_tls::{Authority, AuthorityBundle};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -133,6 +133,51 @@ fn a_secret_of_another_namespace_needs_a_grant() {
     assert_eq!(faults(&builder), ["", ""]);
     let changes = builder.apply([delete(Kind::ReferenceGrant, "certs", "g")]);
     assert_eq!(told(&changes), ["-certs/far"]);
+}
+
+#[test]
+fn a_gateway_proves_itself_to_backends_by_a_secret_that_it_may_use() {
+    let authority = authority();
+    let (chain, key) = pair(&authority);
+    let tls = "kubernetes.io/tls";
+    let named = |reference: &Value| {
+        let listeners = json!([{"name": "web", "port": 80, "protocol": "HTTP"}]);
+        let spec = json!({"gatewayClassName": "ambit", "listeners": listeners,
+            "tls": {"backend": {"clientCertificateRef": reference}}});
+        put(Kind::Gateway, &json!({"metadata": meta("infra", "edge", &json!({})), "spec": spec}))
+    };
+    let invalid = "InvalidClientCertificateRef";
+    let mut builder = builder();
+    let mut check = |event: Event, change: &[&str], secret: Option<&str>, reason: &str| {
+        assert_eq!(told(&builder.apply([event])), change, "{reason}");
+        let gateway = builder.view().gateway(&own(&builder)).expect("it is sent");
+        let proof = match &gateway.proof {
+            Proof::Certificate(secret) => Some(&**secret),
+            Proof::None | Proof::Impossible { .. } => None,
+        };
+        assert_eq!(proof, secret);
+        let name = ObjectName::new("infra", "edge");
+        let edge = Edge::find(builder.store(), &name).expect("an edge");
+        let fault = edge.unresolved(builder.store()).map_or("", |it| it.reason);
+        assert_eq!(fault, reason);
+        let is_impossible = matches!(gateway.proof, Proof::Impossible { .. });
+        assert_eq!(is_impossible, !reason.is_empty());
+        assert_eq!(faults(&builder), ["", ""], "of the listener");
+    };
+    check(named(&json!(null)), &[], None, "");
+    check(named(&json!({"name": "own"})), &[], None, invalid);
+    let whole = || secret("infra", "own", tls, &chain, &key);
+    check(whole(), &["+infra/own"], Some("infra/own"), "");
+    check(secret("infra", "own", "Opaque", &chain, &key), &["-infra/own"], None, invalid);
+    check(whole(), &["+infra/own"], Some("infra/own"), "");
+    let wrong = |group: &str, kind: &str| json!({"name": "own", "group": group, "kind": kind});
+    check(named(&wrong("", "WrongKind")), &["-infra/own"], None, invalid);
+    check(named(&wrong("wrong.example.com", "Secret")), &[], None, invalid);
+    check(named(&json!({"name": "far", "namespace": "certs"})), &[], None, "RefNotPermitted");
+    check(grant("Secret", "far"), &[], None, invalid);
+    check(secret("certs", "far", tls, &chain, &key), &["+certs/far"], Some("certs/far"), "");
+    let ungranted = delete(Kind::ReferenceGrant, "certs", "g");
+    check(ungranted, &["-certs/far"], None, "RefNotPermitted");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What a machine's objects make of the listeners of a Gateway at the edge.
+//! What a machine's objects make of the listeners of a Gateway at the edge, and of its certificate
+//! for backends.
 //!
 //! It counts the routes that are attached, and says which Secrets with certificates are not there
 //! or may not be used. The control plane reads the same objects and sends what they say; nothing
@@ -7,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::gateway::attach::{Attaching, attach};
-use ambit_manifest::gateway::listeners::{Fault, Judged, judge};
+use ambit_manifest::gateway::listeners::{Fault, INVALID_CERTIFICATE, Judged, judge};
 use ambit_manifest::gateway::{Gateway, SecretRef};
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{GrantFrom, ReferenceGrant, RouteSpec};
@@ -47,6 +48,17 @@ pub(super) fn listeners(
         (judged.listener.name.clone(), made)
     });
     made.collect()
+}
+
+/// What is wrong with the certificate by which a Gateway proves itself to backends.
+pub(super) fn client_certificate(
+    store: &Store,
+    object: &ObjectRef,
+    gateway: &Gateway,
+) -> Option<Fault> {
+    let named = gateway.spec.client_certificate().filter(|it| it.is_secret())?;
+    let own = object.namespace.as_deref().unwrap_or_default();
+    wrong(store, own, named).map(Fault::of_client_certificate)
 }
 
 /// To which listeners of a Gateway a route is attached.
@@ -95,7 +107,7 @@ fn wrong(store: &Store, own: &str, named: &SecretRef) -> Option<Fault> {
         }
     };
     let what = format!("the Secret `{namespace}/{name}` {what}");
-    Some(Fault { reason: "InvalidCertificateRef", what })
+    Some(Fault { reason: INVALID_CERTIFICATE, what })
 }
 
 /// Whether Gateways of `own` may refer to a Secret of another namespace.

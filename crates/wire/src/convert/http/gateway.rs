@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::gateway::{
-    ClientValidation, Gateway, HostMatch, HostRules, Listener, ListenerSpeaks, Termination,
+    ClientValidation, Gateway, HostMatch, HostRules, Listener, ListenerSpeaks, Proof, Termination,
 };
 use ambit_model::http::rule::Rule;
 use ambit_model::names::ServiceName;
@@ -50,7 +50,8 @@ impl TryFrom<proto::Gateway> for Gateway {
         let listeners = listeners.into_iter().zip(attached);
         let listeners = listeners
             .map(|(it, attached)| it.with_routes(attached.routes).with_bytes(attached.bytes));
-        Ok(Self::new(ServiceName::new(message.namespace, message.hostname), listeners))
+        let service = ServiceName::new(message.namespace, message.hostname);
+        Ok(Self::new(service, listeners).with_proof(proof(message.proof)))
     }
 }
 
@@ -78,7 +79,26 @@ impl From<&Gateway> for proto::Gateway {
             listeners: it.listeners().map(|it| listener_message(it)).collect(),
             routes,
             bytes_routes,
+            proof: proof_message(&it.proof),
         }
+    }
+}
+
+fn proof(message: Option<proto::gateway::Proof>) -> Proof {
+    use proto::gateway::Proof as Message;
+    match message {
+        None => Proof::None,
+        Some(Message::Certificate(secret)) => Proof::Certificate(text(&secret)),
+        Some(Message::Problem(problem)) => Proof::Impossible { problem: text(&problem) },
+    }
+}
+
+fn proof_message(it: &Proof) -> Option<proto::gateway::Proof> {
+    use proto::gateway::Proof as Message;
+    match it {
+        Proof::None => None,
+        Proof::Certificate(secret) => Some(Message::Certificate(secret.to_string())),
+        Proof::Impossible { problem } => Some(Message::Problem(problem.to_string())),
     }
 }
 

@@ -70,9 +70,11 @@ fn origination(message: proto::Origination) -> Result<Origination, ConvertError>
     Ok(Origination {
         server_name: optional_text(message.server_name),
         alternatives: texts(&message.alternatives),
+        uris: texts(&message.uris),
         trust: match required("trust", message.trust)? {
             Message::Public(_) => Trust::Public,
             Message::RootsFile(path) => Trust::File(text(&path)),
+            Message::RootsPem(roots) => Trust::Roots(text(&roots)),
             Message::Nobody(_) => Trust::Nobody,
         },
         client: message.client.map(client),
@@ -88,9 +90,11 @@ fn origination_message(it: &Origination) -> proto::Origination {
     proto::Origination {
         server_name: optional_string(&it.server_name),
         alternatives: strings(&it.alternatives),
+        uris: strings(&it.uris),
         trust: Some(match &it.trust {
             Trust::Public => Message::Public(EMPTY),
             Trust::File(path) => Message::RootsFile(path.to_string()),
+            Trust::Roots(roots) => Message::RootsPem(roots.to_string()),
             Trust::Nobody => Message::Nobody(EMPTY),
         }),
         client: it.client.as_ref().map(client),

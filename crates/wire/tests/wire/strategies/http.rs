@@ -322,13 +322,18 @@ fn traffic_policy() -> impl Strategy<Value = TrafficPolicy> {
 }
 
 fn origination() -> impl Strategy<Value = Origination> {
-    let trust =
-        prop_oneof![select(vec![Trust::Public, Trust::Nobody]), text().prop_map(Trust::File)];
+    let trust = prop_oneof![
+        select(vec![Trust::Public, Trust::Nobody]),
+        text().prop_map(Trust::File),
+        text().prop_map(Trust::Roots),
+    ];
     let client = (text(), text()).prop_map(|(chain, key)| ClientFiles { chain, key });
-    (option::of(word()), vec(word(), 0..2), trust, option::of(client)).prop_map(
-        |(server_name, alternatives, trust, client)| Origination {
+    let names = || vec(word(), 0..2);
+    (option::of(word()), names(), names(), trust, option::of(client)).prop_map(
+        |(server_name, alternatives, uris, trust, client)| Origination {
             server_name,
             alternatives,
+            uris,
             trust,
             client,
         },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ambit_model::http::certificate::{Certificate, CertificateName};
 use ambit_model::http::gateway::{
-    ClientValidation, Gateway, HostRules, Listener, ListenerSpeaks, Termination,
+    ClientValidation, Gateway, HostRules, Listener, ListenerSpeaks, Proof, Termination,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -45,8 +45,13 @@ fn listener() -> impl Strategy<Value = Listener> {
 }
 
 pub(crate) fn gateway() -> impl Strategy<Value = Gateway> {
-    (service_name(), vec(listener(), 0..4))
-        .prop_map(|(service, listeners)| Gateway::new(service, listeners))
+    let proof = prop_oneof![
+        Just(Proof::None),
+        word().prop_map(Proof::Certificate),
+        text().prop_map(|problem| Proof::Impossible { problem }),
+    ];
+    (service_name(), vec(listener(), 0..4), proof)
+        .prop_map(|(service, listeners, proof)| Gateway::new(service, listeners).with_proof(proof))
 }
 
 pub(crate) fn certificate() -> impl Strategy<Value = Certificate> {
