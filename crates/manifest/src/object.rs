@@ -111,7 +111,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 26] = [
+const KINDS: [KindNames; 27] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
