@@ -178,7 +178,8 @@ impl Sessions {
                 biased;
                 denial = &mut denied => Err(Refused::denied(denial)),
                 moved = moving => moved.map_err(|error| {
-                    Refused::unreachable("connect", format!("the server cannot be reached: {error}"))
+                    let text = format!("the server cannot be reached: {error}");
+                    Refused::unreachable("connect", text)
                 }),
             }
         };

@@ -20,12 +20,11 @@ use ambit_dataplane::lately::WITHDRAWN_MAX;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
 use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Goal, Position, Trial, Unreachable,
+    Arrival, Endpoint, EndpointAsk, Position, Trial, Unreachable,
 };
 use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::{CheckedAs, Record};
 use ambit_model::choice::RequestFlow;
-use ambit_model::http::rule::Destination;
 use ambit_model::http::warmup::WARM;
 use ambit_model::view::View;
 use ambit_words::error_chain;
@@ -119,10 +118,7 @@ impl Position for Here {
             let delivery = view.deliver_at(&own.network, destination, &around);
             return delivery.map(|it| Self::endpoint(it, None, 1)).map_err(refused);
         };
-        let subset = match ask.goal {
-            Goal::Backend(Destination::Service { subset, .. }) => subset.as_deref(),
-            _ => None,
-        };
+        let subset = ask.goal.subset();
         if let Some(through) = self.through(&view, own, ask, (service, port), &mut around) {
             return through;
         }

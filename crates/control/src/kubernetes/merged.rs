@@ -5,8 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Which object of a name it is, and which of its versions: who deletes one and makes it anew begins
-/// at generation 1 again.
+/// Which object of a name it is, and which of its versions: who deletes one and makes it anew
+/// begins at generation 1 again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Edition {
     uid: Option<String>,

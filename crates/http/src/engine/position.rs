@@ -147,6 +147,16 @@ pub enum Goal<'a> {
     Backend(&'a Destination),
 }
 
+impl<'a> Goal<'a> {
+    /// The subset of a service that is meant.
+    pub fn subset(self) -> Option<&'a str> {
+        match self {
+            Self::Backend(Destination::Service { subset, .. }) => subset.as_deref(),
+            _ => None,
+        }
+    }
+}
+
 /// What is asked of the choice of an endpoint.
 pub struct EndpointAsk<'a> {
     /// The connection.

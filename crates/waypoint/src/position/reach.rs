@@ -73,7 +73,7 @@ impl Here {
         let (source_ip, destination) = (self.shared.config.instance, ask.arrival.destination);
         let flow = Flow { source: own, source_ip, destination };
         let way = view.deliver_through(&flow, (service, port), &self.own_service, around)?;
-        if let Goal::Backend(Destination::Service { subset: Some(subset), .. }) = ask.goal {
+        if let Some(subset) = ask.goal.subset() {
             let key = &service.key;
             let text = format!("{key} has another waypoint, which knows no subset {subset}");
             return Some(Err(Unreachable { reason: "no_subset", text }));
