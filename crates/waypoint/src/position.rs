@@ -19,9 +19,7 @@ use ambit_dataplane::judgement::{wait_for_policies, wait_for_view};
 use ambit_dataplane::lately::WITHDRAWN_MAX;
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
-use ambit_http::engine::position::{
-    Arrival, Endpoint, EndpointAsk, Position, Trial, Unreachable,
-};
+use ambit_http::engine::position::{Arrival, Endpoint, EndpointAsk, Position, Trial, Unreachable};
 use ambit_http::engine::rate_limit::buckets::Buckets;
 use ambit_http::engine::record::{CheckedAs, Record};
 use ambit_model::choice::RequestFlow;
