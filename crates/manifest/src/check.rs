@@ -7,6 +7,7 @@
 //! here may look at a single object's own syntax.
 
 mod canary;
+mod gateways;
 mod meetings;
 mod policies;
 mod routes;
@@ -145,6 +146,7 @@ impl<'a> All<'a> {
             Typed::DestinationRule(rule) => self.destination_rule(object, rule, warnings),
             Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),
             Typed::Telemetry(it) => self.told(object, it, warnings),
+            Typed::ListenerSet(set) => self.listener_set(object, set, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }
