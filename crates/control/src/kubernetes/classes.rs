@@ -33,7 +33,7 @@ const OF_WAYPOINTS: [&str; 7] = [
     "HTTPRouteResponseHeaderModification",
 ];
 /// What the Gateway API calls the features of gateways at the edge, sorted.
-const OF_EDGES: [&str; 43] = [
+const OF_EDGES: [&str; 44] = [
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
@@ -72,6 +72,7 @@ const OF_EDGES: [&str; 43] = [
     "HTTPRouteRetryBackendTimeout",
     "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
+    "ListenerSet",
     "ReferenceGrant",
     "TCPRoute",
     "TLSRoute",

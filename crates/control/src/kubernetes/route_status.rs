@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use ambit_manifest::Kind;
 use ambit_manifest::gateway::EDGE_CONTROLLER;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::MESH_CONTROLLER;
-use ambit_manifest::routing::{Parent, ParentKind};
+use ambit_manifest::routing::Parent;
 use ambit_manifest::traffic_policy::POLICY_CONTROLLER;
-use ambit_manifest::{Kind, ObjectName};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
+use crate::view_builder::edge::Edge;
 use crate::view_builder::http_services;
 use crate::view_builder::routes::RouteName;
 use crate::view_builder::store::Store;
@@ -93,8 +94,7 @@ pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
 
 /// The controller that answers for a route at a parent.
 fn controller(store: &Store, parent: &Parent<'_>) -> &'static str {
-    let name = ObjectName::new(parent.namespace, parent.name);
-    let is_edge = parent.kind == ParentKind::Gateway && store.gateways().edge(&name).is_some();
+    let is_edge = Edge::of_parent(store, parent).is_some();
     if is_edge { EDGE_CONTROLLER } else { MESH_CONTROLLER }
 }
 

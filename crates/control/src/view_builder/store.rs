@@ -24,6 +24,7 @@ use ambit_manifest::istio::{
 use ambit_manifest::mesh_config::MeshConfig;
 use ambit_manifest::policy::KeySource;
 use ambit_manifest::remarks::Remark;
+use ambit_manifest::routing::ParentKind;
 use ambit_manifest::telemetry::{Said, Telemetry};
 use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
@@ -165,25 +166,14 @@ impl Store {
                 self.put_request_authentication(mesh, name, Some(object), dirty);
             }
             Typed::Gateway(object) => self.put_gateway(mesh, name, Some(object), dirty),
+            Typed::ListenerSet(object) => self.put_listener_set(&name, Some(object), dirty),
             Typed::GatewayClass(object) => {
                 self.put_gateway_class(mesh, name.name, Some(object), dirty);
             }
-            Typed::HttpRoute(object) => {
-                let name = (Kind::HttpRoute, name);
-                self.routes.put(mesh, name, Some(Route::Http(object)), dirty);
-            }
-            Typed::GrpcRoute(object) => {
-                let name = (Kind::GrpcRoute, name);
-                self.routes.put(mesh, name, Some(Route::Grpc(object)), dirty);
-            }
-            Typed::TlsRoute(object) => {
-                let name = (Kind::TlsRoute, name);
-                self.routes.put(mesh, name, Some(Route::Tls(object)), dirty);
-            }
-            Typed::TcpRoute(object) => {
-                let name = (Kind::TcpRoute, name);
-                self.routes.put(mesh, name, Some(Route::Tcp(object)), dirty);
-            }
+            Typed::HttpRoute(object) => self.put_route(mesh, name, Route::Http(object), dirty),
+            Typed::GrpcRoute(object) => self.put_route(mesh, name, Route::Grpc(object), dirty),
+            Typed::TlsRoute(object) => self.put_route(mesh, name, Route::Tls(object), dirty),
+            Typed::TcpRoute(object) => self.put_route(mesh, name, Route::Tcp(object), dirty),
             Typed::DestinationRule(object) => {
                 self.put_destination_rule(mesh, &name, Some(object), dirty);
             }
@@ -218,6 +208,7 @@ impl Store {
                 self.put_request_authentication(mesh, name, None, dirty);
             }
             Kind::Gateway => self.put_gateway(mesh, name, None, dirty),
+            Kind::ListenerSet => self.put_listener_set(&name, None, dirty),
             Kind::GatewayClass => self.put_gateway_class(mesh, name.name, None, dirty),
             kind @ (Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute) => {
                 self.routes.put(mesh, (kind, name), None, dirty);
@@ -245,7 +236,8 @@ impl Store {
             dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
             let hosts = self.hosts.keys().filter(|host| host.namespace == *name);
             dirty.services.extend(hosts.cloned());
-            dirty.gateways.extend(self.gateways.selecting_namespaces().cloned());
+            let selecting = self.gateways.selecting_namespaces();
+            dirty.parents.extend(selecting.map(|it| (ParentKind::Gateway, it.clone())));
             if !self.gateways.is_empty() {
                 dirty.members.extend(self.members.select(name, &Labels::new()));
             }

@@ -11,6 +11,7 @@ mod authorizers;
 mod certificates;
 mod edge;
 mod endpoint_slices;
+mod listener_sets;
 mod request_policies;
 mod routes;
 mod telemetry;

@@ -495,6 +495,78 @@ mod tests {
     }
 
     #[test]
+    fn of_several_authors_the_earlier_one_stays() {
+        let listeners = |all: &[(&str, i32, &str)]| -> Value {
+            let of = |(index, it): (usize, &(&str, i32, &str))| {
+                let (protocol, port, hostname) = *it;
+                json!({"name": format!("l{index}"), "protocol": protocol, "port": port,
+                    "hostname": hostname})
+            };
+            all.iter().enumerate().map(of).collect()
+        };
+        type Written<'a> = &'a [(&'a str, i32, &'a str)];
+        let check = |own: Written<'_>, sets: &[Written<'_>], expected: &[&str]| {
+            let spec = spec(listeners(own));
+            let sets = sets.iter().enumerate().map(|(index, all)| {
+                let set = json!({"apiVersion": "gateway.networking.k8s.io/v1",
+                    "kind": "ListenerSet",
+                    "metadata": {"namespace": "shop", "name": format!("s{index}")},
+                    "spec": {"parentRef": {"name": "edge"}, "listeners": listeners(all)}});
+                serde_json::from_value(set).expect("a ListenerSet")
+            });
+            let sets: Vec<ListenerSet> = sets.collect();
+            let sets: Vec<&ListenerSet> = sets.iter().collect();
+            let all = judge_all(&spec, &sets);
+            let found: Vec<String> = all
+                .iter()
+                .map(|it| format!("{} {}", it.full_name(), reason(it.not_accepted())))
+                .collect();
+            assert_eq!(found.iter().map(|it| it.trim()).collect::<Vec<_>>(), expected);
+            assert!(all.iter().zip(judge(&spec)).all(|(one, other)| *one == other));
+        };
+        let a: Written<'_> = &[("HTTP", 80, "a.com")];
+        let b: Written<'_> = &[("HTTP", 80, "b.com")];
+        let tcp: Written<'_> = &[("TCP", 80, "")];
+        check(a, &[b], &["l0", "shop/s0/l0"]);
+        check(a, &[a], &["l0", "shop/s0/l0 HostnameConflict"]);
+        check(b, &[a, a], &["l0", "shop/s0/l0", "shop/s1/l0 HostnameConflict"]);
+        check(a, &[tcp], &["l0", "shop/s0/l0 ProtocolConflict"]);
+        // What loses to an earlier one keeps nobody away.
+        check(a, &[tcp, b], &["l0", "shop/s0/l0 ProtocolConflict", "shop/s1/l0"]);
+        let mixed: Written<'_> = &[("HTTP", 80, "b.com"), ("TCP", 80, ""), ("HTTP", 80, "a.com")];
+        let (host, protocol) = ("shop/s0/l2 HostnameConflict", "shop/s0/l1 ProtocolConflict");
+        check(a, &[mixed], &["l0", "shop/s0/l0", protocol, host]);
+        // Of one author none is chosen, and each keeps others away.
+        let twice: Written<'_> = &[("HTTP", 80, "b.com"), ("HTTP", 80, "b.com")];
+        let neither = ["shop/s0/l0 HostnameConflict", "shop/s0/l1 HostnameConflict"];
+        check(a, &[twice, b], &["l0", neither[0], neither[1], "shop/s1/l0 HostnameConflict"]);
+        // One that is refused anyway is nowhere.
+        check(&[("UDP", 80, "")], &[a], &["l0 UnsupportedProtocol", "shop/s0/l0"]);
+    }
+
+    #[test]
+    fn an_author_learns_no_names_of_others() {
+        let set = |name: &str| -> ListenerSet {
+            let set = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+                "metadata": {"namespace": "shop", "name": name},
+                "spec": {"parentRef": {"name": "edge"}, "listeners": [
+                    {"name": format!("of-{name}"), "protocol": "HTTP", "port": 80}]}});
+            serde_json::from_value(set).expect("a ListenerSet")
+        };
+        let (one, two) = (set("one"), set("two"));
+        let check = |own: &GatewaySpec, expected: &str| {
+            let all = judge_all(own, &[&one, &two]);
+            let fault = all.last().and_then(Judged::conflict).expect("a conflict");
+            assert_eq!(fault.what, expected);
+        };
+        let same = "have the same host at port 80";
+        let web = self::one(json!({"name": "web", "protocol": "HTTP", "port": 80}));
+        check(&web, &format!("listener `of-two` and one of the Gateway {same}"));
+        let alt = self::one(json!({"name": "web", "protocol": "HTTP", "port": 81}));
+        check(&alt, &format!("listener `of-two` and one of an older ListenerSet {same}"));
+    }
+
+    #[test]
     fn a_listener_has_kinds_of_routes() {
         use RouteKind::{GrpcRoute, HttpRoute, TcpRoute, TlsRoute};
         let check =

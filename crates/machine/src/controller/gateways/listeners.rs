@@ -1,4 +1,4 @@
-//! What a machine's objects make of the listeners of a Gateway at the edge.
+//! What a machine's objects make of the listeners of a Gateway at the edge and of its ListenerSets.
 //!
 //! It counts the routes that are attached, and says which Secrets with certificates are not there
 //! or may not be used. The control plane reads the same objects and sends what they say; nothing
@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use ambit_manifest::gateway::SecretRef;
 use ambit_manifest::gateway::attach::{Attaching, attach};
-use ambit_manifest::gateway::listeners::{Fault, Judged, judge};
-use ambit_manifest::gateway::{Gateway, SecretRef};
+use ambit_manifest::gateway::listeners::{Fault, Judged};
+use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{GrantFrom, ReferenceGrant, RouteSpec};
 use ambit_manifest::routing::{ParentKind, grants, parents};
@@ -23,27 +24,27 @@ const ROUTES: [Kind; 4] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kin
 /// What a Secret with a certificate holds.
 const KEYS: [&str; 2] = ["/data/tls.crt", "/data/tls.key"];
 
-/// What is known of the listeners of a Gateway, by their names.
+/// What is known of the listeners of a Gateway and of the sets that it takes, by their full names.
 pub(super) fn listeners(
     store: &Store,
     object: &ObjectRef,
-    gateway: &Gateway,
+    judged: &[Judged<'_>],
 ) -> BTreeMap<String, ListenerMade> {
     let own = object.namespace.as_deref().unwrap_or_default();
-    let judged = judge(&gateway.spec);
     let mut counts = vec![0; judged.len()];
     for kind in ROUTES {
         for (route, value) in store.of_plural(kind.plural()) {
-            let attached = attached(store, (own, &object.name), &judged, kind, (route, value));
+            let attached = attached(store, (own, &object.name), judged, kind, (route, value));
             for (count, is_attached) in counts.iter_mut().zip(attached) {
                 *count += usize::from(is_attached);
             }
         }
     }
     let made = judged.iter().zip(counts).map(|(judged, count)| {
-        let unresolved = judged.certificates().find_map(|it| wrong(store, own, it));
+        let from = judged.refers_as(own);
+        let unresolved = judged.certificates().find_map(|it| wrong(store, &from, it));
         let made = ListenerMade { attached_routes: Some(count), unresolved, refused: None };
-        (judged.listener.name.clone(), made)
+        (judged.full_name().into_owned(), made)
     });
     made.collect()
 }
@@ -58,30 +59,44 @@ fn attached(
 ) -> Vec<bool> {
     let route: IstioObject<RouteSpec<Value>> = decode(value);
     let namespace = object.namespace.as_deref().unwrap_or_default();
-    let of_namespace = store.object(&ObjectRef::new(Kind::Namespace, None, namespace));
-    let labels = of_namespace.and_then(|it| it.pointer("/metadata/labels")).cloned();
-    let labels: BTreeMap<String, String> =
-        labels.and_then(|it| serde_json::from_value(it).ok()).unwrap_or_default();
+    let labels = labels(store, namespace);
     // A TCPRoute has none.
     let hosts = if kind == Kind::TcpRoute { &[] } else { route.spec.hosts() };
     let attaching = Attaching { kind, namespace, labels: &labels, hosts };
     let mut attached = vec![false; judged.len()];
-    let here = parents(&route.spec, namespace)
-        .filter(|it| it.kind == ParentKind::Gateway && (it.namespace, it.name) == (own, gateway));
-    for it in here.filter_map(|it| attach(own, judged, it.written, &attaching).ok()).flatten() {
+    let here = parents(&route.spec, namespace).filter(|it| {
+        let named = (it.namespace, it.name);
+        match it.kind {
+            ParentKind::Gateway => named == (own, gateway),
+            ParentKind::ListenerSet => {
+                let sets = judged.iter().filter_map(|it| it.set);
+                sets.map(ListenerSet::namespaced_name).any(|it| it == named)
+            }
+            ParentKind::Service | ParentKind::ServiceEntry => false,
+        }
+    });
+    for it in here.filter_map(|it| attach(own, judged, &it, &attaching).ok()).flatten() {
         attached[it.listener] = true;
     }
     attached
 }
 
+/// The labels of a namespace.
+pub(super) fn labels(store: &Store, namespace: &str) -> BTreeMap<String, String> {
+    let object = store.object(&ObjectRef::new(Kind::Namespace, None, namespace));
+    let labels = object.and_then(|it| it.pointer("/metadata/labels")).cloned();
+    labels.and_then(|it| serde_json::from_value(it).ok()).unwrap_or_default()
+}
+
 /// What is wrong with the Secret of a certificate.
-fn wrong(store: &Store, own: &str, named: &SecretRef) -> Option<Fault> {
+fn wrong(store: &Store, from: &GrantFrom, named: &SecretRef) -> Option<Fault> {
+    let own = from.namespace();
     let (namespace, name) = (named.namespace.as_deref().unwrap_or(own), &*named.name);
     // First, so that nobody learns what another namespace has.
-    if namespace != own && !is_granted(store, own, namespace, name) {
+    if namespace != own && !is_granted(store, from, namespace, name) {
         let what = format!(
-            "no ReferenceGrant of `{namespace}` lets Gateways of `{own}` refer to its Secret \
-             `{name}`"
+            "no ReferenceGrant of `{namespace}` lets {}s of `{own}` refer to its Secret `{name}`",
+            from.kind()
         );
         return Some(Fault { reason: "RefNotPermitted", what });
     }
@@ -97,12 +112,11 @@ fn wrong(store: &Store, own: &str, named: &SecretRef) -> Option<Fault> {
     Some(Fault { reason: "InvalidCertificateRef", what })
 }
 
-/// Whether Gateways of `own` may refer to a Secret of another namespace.
-fn is_granted(store: &Store, own: &str, namespace: &str, secret: &str) -> bool {
-    let from = GrantFrom::of_gateways(own);
+/// Whether these objects may refer to a Secret of another namespace.
+fn is_granted(store: &Store, from: &GrantFrom, namespace: &str, secret: &str) -> bool {
     let mut all = store.of_plural(Kind::ReferenceGrant.plural());
     all.any(|(object, value)| {
         let is_there = object.namespace.as_deref() == Some(namespace);
-        is_there && grants(&decode::<ReferenceGrant>(value).spec, &from, ("", "Secret", secret))
+        is_there && grants(&decode::<ReferenceGrant>(value).spec, from, ("", "Secret", secret))
     })
 }
