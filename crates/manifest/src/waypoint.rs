@@ -573,7 +573,10 @@ mod tests {
 
     #[test]
     fn it_has_the_ports_of_the_sets_that_it_takes() {
-        let listener = |port: u16, protocol: &str, host: &str| json!({"name": format!("l{port}"), "protocol": protocol, "port": port, "hostname": host});
+        let listener = |port: u16, host: &str| {
+            let name = format!("l{port}");
+            json!({"name": name, "protocol": "HTTP", "port": port, "hostname": host})
+        };
         let check = |listener: Value, expected: &[u64]| {
             let set = json!({
                 "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
@@ -588,10 +591,10 @@ mod tests {
             let ports = ports.iter().filter_map(|it| it["port"].as_u64());
             assert!(ports.eq(expected.iter().copied()), "{listener}");
         };
-        check(listener(8080, "HTTP", "c.com"), &[15021, 80, 443, 8080]);
-        check(listener(80, "HTTP", "c.com"), &[15021, 80, 443]);
-        check(listener(80, "HTTP", "a.com"), &[15021, 80, 443]);
-        check(listener(15008, "HTTP", "c.com"), &[15021, 80, 443]);
+        check(listener(8080, "c.com"), &[15021, 80, 443, 8080]);
+        check(listener(80, "c.com"), &[15021, 80, 443]);
+        check(listener(80, "a.com"), &[15021, 80, 443]);
+        check(listener(15008, "c.com"), &[15021, 80, 443]);
     }
 
     #[test]

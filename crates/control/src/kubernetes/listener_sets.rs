@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ambit_manifest::gateway::listeners::judge_all;
 use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::gateway::{Gateway, Position};
-use ambit_manifest::waypoint::{Made, SetOf, set_status};
+use ambit_manifest::waypoint::{Made, SetOf, set_status, set_without_gateway};
 use ambit_manifest::{Kind, ObjectName};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -70,7 +70,8 @@ impl Sets {
             if known.is_some_and(|(known, told)| known == set && *told == verdict) {
                 continue;
             }
-            match write(client, manager, name, set, &of).await {
+            let status = |set: &ListenerSet, now: &str| set_status(set, &of, now);
+            match write(client, manager, (name, set), status).await {
                 Ok(()) => drop(told.0.insert(name.clone(), (set.clone(), verdict))),
                 // It is gone, or changes just now: then it is looked at again.
                 Err(error) if error.is_not_found() || error.is_conflict() => {
@@ -83,7 +84,36 @@ impl Sets {
     }
 }
 
+/// Sets of which something was told, and whose Gateway is gone.
+pub(super) struct Orphans(Vec<(ObjectName, Arc<ListenerSet>)>);
+
+impl Orphans {
+    /// Says in their status that there is no Gateway.
+    pub(super) async fn tell(self, client: &Client, manager: &str) -> Result<(), ApiError> {
+        for (name, set) in &self.0 {
+            match write(client, manager, (name, set), set_without_gateway).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Told {
+    /// The sets whose Gateway is gone. Of those of which nothing was told the Gateway may have been
+    /// another controller's.
+    pub(super) fn orphans(&self, store: &Store) -> Orphans {
+        let gateways = store.gateways();
+        let told = self.0.keys().filter_map(|name| {
+            let gateway = gateways.sets().gateway(name)?;
+            let (name, set) = gateways.sets().of(gateway).find(|(it, _)| *it == name)?;
+            let is_there = gateways.iter().any(|(it, _)| it == gateway);
+            (!is_there).then(|| (name.clone(), set.clone()))
+        });
+        Orphans(told.collect())
+    }
+
     /// Forgets the sets that are not there.
     pub(super) fn retain<'a>(&mut self, all: impl Iterator<Item = &'a Sets>) {
         let named = all.flat_map(|it| &it.named).map(|(name, _)| name);
@@ -95,9 +125,8 @@ impl Told {
 async fn write(
     client: &Client,
     manager: &str,
-    name: &ObjectName,
-    set: &ListenerSet,
-    of: &SetOf<'_>,
+    (name, set): (&ObjectName, &ListenerSet),
+    status: impl Fn(&ListenerSet, &str) -> Value,
 ) -> Result<(), ApiError> {
     let sets: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &name.namespace, &istio(Kind::ListenerSet));
@@ -109,7 +138,7 @@ async fn write(
     let before = object.data.get("status").cloned();
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let set = ListenerSet { status: before.clone(), ..set.clone() };
-    let status = set_status(&set, of, &now);
+    let status = status(&set, &now);
     if before.as_ref() == Some(&status) {
         return Ok(());
     }

@@ -155,6 +155,7 @@ impl Waypoints {
             memory.classes_due = Some(Instant::now() + pause);
         }
         let asked = self.asked();
+        let orphans = memory.sets.orphans(self.world.read().store());
         memory.gateways.retain(|name, _| asked.iter().any(|it| it.name == *name));
         memory.sets.retain(asked.iter().map(|it| &it.sets));
         let gateways = asked.iter().map(|it| (&it.name, &*it.gateway));
@@ -179,7 +180,7 @@ impl Waypoints {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        orphans.tell(&self.client, MANAGER).await
     }
 
     /// The Gateways of our classes, each with what the view knows of its Service.
@@ -587,6 +588,9 @@ mod tests {
         let patches = api.count("PATCH");
         step(&api, Some("ambit:1"), &mut memory).await;
         assert_eq!(api.count("PATCH"), patches, "what is as it should be is left alone");
+        api.delete(GATEWAY);
+        step(&api, Some("ambit:1"), &mut memory).await;
+        assert_eq!(told(&api), ["ParentNotAccepted", "ParentNotAccepted"]);
     }
 
     const PATCHES: &str = "/api/v1/namespaces/shop/configmaps/own";

@@ -45,7 +45,7 @@ impl ListenerSets {
     }
 
     /// The Gateway that a set names.
-    pub(super) fn gateway(&self, set: &ObjectName) -> Option<&ObjectName> {
+    pub(crate) fn gateway(&self, set: &ObjectName) -> Option<&ObjectName> {
         self.gateways.get(set)
     }
 

@@ -140,8 +140,7 @@ fn make(
     let built = match built {
         Ok(built) => built,
         Err(what) => {
-            let found = found(store, asked);
-            return Ok((Made { wrong_parameters: Some(what), ..found }, false));
+            return Ok((Made { wrong_parameters: Some(what), ..found(store, asked) }, false));
         }
     };
     let mut wanted = Vec::new();

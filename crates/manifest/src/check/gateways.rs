@@ -43,8 +43,8 @@ impl<'a> All<'a> {
         let takes = position == Some(Position::Edge) && self.takes(namespace, gateway, set);
         if !takes {
             let what = format!(
-                "the Gateway `{namespace}/{name}` does not take ListenerSets of the namespace `{}`: \
-                 nothing listens",
+                "the Gateway `{namespace}/{name}` does not take ListenerSets of the namespace \
+                 `{}`: nothing listens",
                 object.key.namespace
             );
             let remedy = "set `allowedListeners.namespaces` of the Gateway";

@@ -2,8 +2,9 @@
 //!
 //! A listener takes a route of a kind and a namespace that it allows, if one of the route's hosts
 //! is one of its own. A route that names a ListenerSet attaches to the listeners of that alone, and
-//! one that names the Gateway to the Gateway's own. One that is not served takes routes as well: it counts them, and no traffic
-//! comes. Nothing here may let a route attach that the Gateway's author does not allow.
+//! one that names the Gateway to the Gateway's own. One that is not served takes routes as well: it
+//! counts them, and no traffic comes. Nothing here may let a route attach that the author of the
+//! listener does not allow.
 
 use std::collections::BTreeMap;
 
