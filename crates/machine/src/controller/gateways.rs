@@ -105,8 +105,10 @@ pub(super) fn step(
             Position::Waypoint => Vec::new(),
             Position::Edge => judge_all(&gateway.spec, &taken),
         };
-        made.listeners = listeners::listeners(store, &object, &judged);
-        made.sets = attached_sets(&judged, &made);
+        if position == Position::Edge {
+            made.listeners = listeners::listeners(store, &object, &judged);
+            made.sets = attached_sets(&judged, &made);
+        }
         changed |= is_news;
         changed |= write_status(store, asked, &made, now)?;
         let of = SetOf { gateway: &gateway, position, listeners: &judged, made: &made };
