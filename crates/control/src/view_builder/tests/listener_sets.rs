@@ -64,7 +64,9 @@ fn a_route_attaches_to_the_parent_that_it_names_and_to_no_other() {
         builder.apply([route(namespace, "r", parents)]);
         let sent = sent(&builder).into_iter();
         let with: Vec<String> = sent.filter(|it| it.contains(":r")).collect();
-        let names: Vec<&str> = with.iter().filter_map(|it| Some(it.split_once('@')?.0)).collect();
+        let names = with.iter().filter_map(|it| Some(it.split_once('@')?.0));
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
         assert_eq!(names, at, "{parents:?}");
         assert_eq!(told(&builder, Kind::HttpRoute, namespace, "r"), conditions, "{parents:?}");
         let counted = attached(&builder);
@@ -110,7 +112,7 @@ fn a_gateway_takes_the_sets_of_the_namespaces_that_it_names() {
     let web = "web@80/gw.com []";
     for (event, expected, route) in [
         (gateway("ambit", &takes("Same"), &["web HTTP gw.com"]), vec![own, web], refused),
-        (gateway("ambit", &takes("All"), &["web HTTP gw.com"]), vec![far, own, web], accepted),
+        (gateway("ambit", &takes("All"), &["web HTTP gw.com"]), vec![own, far, web], accepted),
         (gateway("ambit", &takes("Selector"), &["web HTTP gw.com"]), vec![web], refused),
         (namespace("shop", &json!({"edge": "y"})), vec![far, web], accepted),
         (namespace("shop", &json!({"edge": "n"})), vec![web], refused),
