@@ -11,6 +11,7 @@ pub(crate) mod conditions;
 pub(crate) mod election;
 #[cfg(test)]
 pub(crate) mod fake;
+mod listener_sets;
 mod merged;
 mod parameters;
 pub(crate) mod roots;

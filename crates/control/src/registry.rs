@@ -25,7 +25,7 @@ use ambit_manifest::{Kind, ObjectKey, Typed};
 const GATHER_MAX: Duration = Duration::from_millis(5);
 /// The kinds that the control plane looks at; of ConfigMaps the mesh configuration alone, of
 /// Secrets those with certificates.
-const KINDS: [Kind; 25] = [
+const KINDS: [Kind; 26] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Service,
@@ -38,6 +38,7 @@ const KINDS: [Kind; 25] = [
     Kind::WorkloadEntry,
     Kind::GatewayClass,
     Kind::Gateway,
+    Kind::ListenerSet,
     Kind::ReferenceGrant,
     Kind::HttpRoute,
     Kind::GrpcRoute,

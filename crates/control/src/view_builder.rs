@@ -17,6 +17,7 @@ pub(crate) mod gateways;
 mod hosts;
 pub(crate) mod http_services;
 mod known;
+mod listener_sets;
 mod peer_auth;
 pub(crate) mod records;
 mod request_policies;
@@ -398,9 +399,12 @@ impl Builder {
                         |host: &String| ServiceName::new(object.namespace.clone(), host.as_str());
                     services.extend(hosts.map(name));
                 }
-                ParentKind::Gateway => {
-                    services.insert(self.store.gateways().service_of(&self.mesh, &object));
-                    gateways.insert(object);
+                ParentKind::Gateway | ParentKind::ListenerSet => {
+                    let known = self.store.gateways();
+                    let named = (kind, object);
+                    let Some(gateway) = known.of_parent(&named) else { continue };
+                    services.insert(known.service_of(&self.mesh, gateway));
+                    gateways.insert(gateway.clone());
                 }
             }
         }
@@ -490,7 +494,8 @@ impl Builder {
         let authorizers = authorizers::of_policies(&self.present(), held_policies.into_iter());
         let authentication = self.store.authentication(&self.mesh, &held);
         let edge = gateways.edge_behind(&self.mesh, &name);
-        let edge = edge.map(|edge| (ParentKind::Gateway, edge.clone()));
+        let edge = edge.and_then(|edge| Edge::find(&self.store, edge));
+        let edge: Vec<_> = edge.iter().flat_map(Edge::parents).collect();
         let parents = || [&owner].into_iter().chain(&edge);
         let routes = || {
             let attached = parents().flat_map(|parent| self.store.routes().of_parent(parent));

@@ -8,6 +8,7 @@
 
 mod backend_tls;
 mod canary;
+mod gateways;
 mod meetings;
 mod policies;
 mod routes;
@@ -150,6 +151,7 @@ impl<'a> All<'a> {
             Typed::BackendTlsPolicy(policy) => self.backend_tls(object, policy, warnings),
             Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),
             Typed::Telemetry(it) => self.told(object, it, warnings),
+            Typed::ListenerSet(set) => self.listener_set(object, set, warnings),
             Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
             _ => {}
         }

@@ -47,6 +47,7 @@ pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<T
         Kind::WorkloadEntry => Typed::WorkloadEntry(strict(value, issues)?),
         Kind::GatewayClass => Typed::GatewayClass(strict(value, issues)?),
         Kind::Gateway => Typed::Gateway(strict(value, issues)?),
+        Kind::ListenerSet => Typed::ListenerSet(strict(value, issues)?),
     })
 }
 
@@ -101,6 +102,7 @@ pub(crate) fn canonical(typed: &Typed) -> Value {
         Typed::WorkloadEntry(object) => to_value(object),
         Typed::GatewayClass(object) => to_value(object),
         Typed::Gateway(object) => to_value(object),
+        Typed::ListenerSet(object) => to_value(object),
     }
 }
 

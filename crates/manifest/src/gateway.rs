@@ -3,11 +3,13 @@
 //! A Gateway of a waypoint's class asks for pods that judge and route requests inside the mesh;
 //! this file reads what it says and judges its listeners. One of an edge class asks for pods that
 //! take what comes from outside; [`listeners`] judges those, and [`attach`] says which routes they
-//! take. [`crate::waypoint`] writes the objects that come of either. Gateways of other classes are
-//! read and belong to other controllers. Nothing here may accept a listener that is not served.
+//! take; [`sets`] is what adds listeners to one. [`crate::waypoint`] writes the objects that come
+//! of either. Gateways of other classes are read and belong to other controllers. Nothing here may
+//! accept a listener that is not served.
 
 pub mod attach;
 pub mod listeners;
+pub mod sets;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -81,15 +83,24 @@ pub struct GatewaySpec {
     /// What the objects that are made of it carry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub infrastructure: Option<Infrastructure>,
-    /// Who may add listeners.
+    /// Whose ListenerSets it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowed_listeners: Option<Value>,
+    pub allowed_listeners: Option<AllowedListeners>,
     /// TLS of a gateway at the edge, towards clients and towards backends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<GatewayTls>,
     /// Which routes without a parent it takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_scope: Option<Value>,
+}
+
+/// Whose ListenerSets a Gateway takes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllowedListeners {
+    /// Of which namespaces; of none when not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<RouteNamespaces>,
 }
 
 /// An address that a Gateway asks for.
@@ -308,13 +319,31 @@ impl Listener {
         labels: &BTreeMap<String, String>,
     ) -> bool {
         let namespaces = self.allowed_routes.as_ref().and_then(|it| it.namespaces.as_ref());
-        let from = namespaces.and_then(|it| it.from.as_deref()).unwrap_or("Same");
-        match (from, namespaces.and_then(|it| it.selector.as_ref())) {
+        RouteNamespaces::admit(namespaces, "Same", own, (namespace, labels))
+    }
+}
+
+impl RouteNamespaces {
+    /// Whether a namespace with these labels is among them; `own` is that of who says it, and
+    /// `unsaid` is what holds where nothing is said.
+    fn admit(
+        written: Option<&Self>,
+        unsaid: &str,
+        own: &str,
+        (namespace, labels): (&str, &BTreeMap<String, String>),
+    ) -> bool {
+        let from = written.and_then(|it| it.from.as_deref()).unwrap_or(unsaid);
+        match (from, written.and_then(|it| it.selector.as_ref())) {
             ("Same", _) => namespace == own,
             ("All", _) => true,
             ("Selector", Some(selector)) => selector::matches(selector, labels),
             _ => false,
         }
+    }
+
+    /// Whether the labels of a namespace decide.
+    pub fn selects(&self) -> bool {
+        self.from.as_deref() == Some("Selector")
     }
 }
 
@@ -327,6 +356,17 @@ impl GatewaySpec {
     /// Where the certificate is by which it proves itself to backends.
     pub fn client_certificate(&self) -> Option<&SecretRef> {
         self.tls.as_ref()?.backend.as_ref()?.client_certificate_ref.as_ref()
+    }
+
+    /// Whether it takes the ListenerSets of a namespace with these labels; `own` is the Gateway's.
+    pub fn takes_sets_of(
+        &self,
+        own: &str,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> bool {
+        let namespaces = self.allowed_listeners.as_ref().and_then(|it| it.namespaces.as_ref());
+        RouteNamespaces::admit(namespaces, "None", own, (namespace, labels))
     }
 
     /// The first type of an address that is asked for and that no gateway at the edge can be given.

@@ -149,6 +149,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::WorkloadEntry => Typed::WorkloadEntry(typed(json)?),
         Kind::GatewayClass => Typed::GatewayClass(typed(json)?),
         Kind::Gateway => Typed::Gateway(typed(json)?),
+        Kind::ListenerSet => Typed::ListenerSet(typed(json)?),
     })
 }
 

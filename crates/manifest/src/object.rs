@@ -19,6 +19,7 @@ use super::backend_tls::BackendTlsPolicy;
 use super::destination_rule::DestinationRule;
 use super::document::FieldLines;
 use super::finding::{Finding, Location};
+use super::gateway::sets::ListenerSet;
 use super::gateway::{Gateway, GatewayClass};
 use super::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
@@ -60,6 +61,7 @@ pub enum Kind {
     WorkloadEntry,
     GatewayClass,
     Gateway,
+    ListenerSet,
 }
 
 /// How one kind is written.
@@ -79,6 +81,8 @@ const NETWORKING: &[&str] =
 const TELEMETRY: &[&str] = &["telemetry.istio.io/v1", "telemetry.istio.io/v1alpha1"];
 
 const GATEWAYS: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
+/// It is there since version 1.5 of the API.
+const LISTENER_SETS: &[&str] = &["gateway.networking.k8s.io/v1"];
 const GRPC_ROUTES: &[&str] = &["gateway.networking.k8s.io/v1"];
 /// The older versions are those of clusters before version 1.5 of the API.
 const TLS_ROUTES: &[&str] = &[
@@ -111,7 +115,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 27] = [
+const KINDS: [KindNames; 28] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -155,6 +159,7 @@ const KINDS: [KindNames; 27] = [
     names(Kind::WorkloadEntry, "WorkloadEntry", "workloadentries", true, NETWORKING),
     names(Kind::GatewayClass, "GatewayClass", "gatewayclasses", false, GATEWAYS),
     names(Kind::Gateway, "Gateway", "gateways", true, GATEWAYS),
+    names(Kind::ListenerSet, "ListenerSet", "listenersets", true, LISTENER_SETS),
     names(Kind::Pod, "Pod", "pods", true, &["v1"]),
     names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
 ];
@@ -165,6 +170,7 @@ impl From<ParentKind> for Kind {
             ParentKind::Service => Self::Service,
             ParentKind::ServiceEntry => Self::ServiceEntry,
             ParentKind::Gateway => Self::Gateway,
+            ParentKind::ListenerSet => Self::ListenerSet,
         }
     }
 }
@@ -292,6 +298,7 @@ pub enum Typed {
     WorkloadEntry(Arc<WorkloadEntry>),
     GatewayClass(Arc<GatewayClass>),
     Gateway(Arc<Gateway>),
+    ListenerSet(Arc<ListenerSet>),
 }
 
 impl Typed {
@@ -325,6 +332,7 @@ impl Typed {
             Self::WorkloadEntry(_) => Kind::WorkloadEntry,
             Self::GatewayClass(_) => Kind::GatewayClass,
             Self::Gateway(_) => Kind::Gateway,
+            Self::ListenerSet(_) => Kind::ListenerSet,
         }
     }
 
@@ -357,6 +365,7 @@ impl Typed {
             Self::WorkloadEntry(object) => &object.metadata,
             Self::GatewayClass(object) => &object.metadata,
             Self::Gateway(object) => &object.metadata,
+            Self::ListenerSet(object) => &object.metadata,
         }
     }
 

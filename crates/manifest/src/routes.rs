@@ -546,8 +546,27 @@ pub struct GrantFrom {
 impl GrantFrom {
     /// The Gateways of a namespace.
     pub fn of_gateways(namespace: &str) -> Self {
-        let (group, kind) = (GROUP.to_owned(), "Gateway".to_owned());
+        Self::of("Gateway", namespace)
+    }
+
+    /// The ListenerSets of a namespace.
+    pub(crate) fn of_listener_sets(namespace: &str) -> Self {
+        Self::of("ListenerSet", namespace)
+    }
+
+    fn of(kind: &str, namespace: &str) -> Self {
+        let (group, kind) = (GROUP.to_owned(), kind.to_owned());
         Self { group, kind, namespace: namespace.to_owned() }
+    }
+
+    /// Their kind.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Their namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 }
 

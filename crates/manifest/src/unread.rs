@@ -50,7 +50,7 @@ const KNOWN: [(&str, &[&str]); 7] = [
     ),
     ("apps", &["ControllerRevision", "DaemonSet", "ReplicaSet", "StatefulSet"]),
     ("discovery.k8s.io", &[]),
-    ("gateway.networking.k8s.io", &["ListenerSet"]),
+    ("gateway.networking.k8s.io", &[]),
     ("networking.istio.io", &["EnvoyFilter", "Gateway", "ProxyConfig", "Sidecar", "WorkloadGroup"]),
     ("security.istio.io", &[]),
     ("ambit.io", &[]),

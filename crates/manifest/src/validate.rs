@@ -104,6 +104,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::WorkloadEntry(object) => networking::workload_entry(&object.spec, &spec, issues),
         Typed::GatewayClass(object) => gateways::class(&object.spec, &spec, issues),
         Typed::Gateway(object) => gateways::gateway(object, issues),
+        Typed::ListenerSet(object) => gateways::listener_set(object, issues),
     }
 }
 

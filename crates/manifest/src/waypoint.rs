@@ -11,6 +11,7 @@ mod edge;
 mod made;
 mod merge;
 pub mod parameters;
+mod sets;
 mod status;
 
 use std::borrow::Cow;
@@ -24,9 +25,11 @@ use ambit_words::variables::{POSITION, POSITION_GATEWAY};
 use serde_json::{Value, json};
 
 use super::Kind;
+use super::gateway::sets::ListenerSet;
 use super::gateway::{Gateway, Infrastructure, Position};
 use edge::Port;
 pub use made::{ListenerMade, Made};
+pub use sets::{SetOf, attached_sets, set_status, set_without_gateway};
 pub use status::status;
 
 /// The port of the Service and the container at which readiness is answered.
@@ -50,11 +53,13 @@ pub enum Place<'a> {
     },
 }
 
-/// What all pods of a position have in common.
+/// What the objects of a Gateway depend on besides what it says itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Common<'a> {
     /// Where they are in the path of traffic.
     pub position: Position,
+    /// The ListenerSets that a gateway at the edge takes, in their order.
+    pub sets: &'a [&'a ListenerSet],
     /// The image.
     pub image: &'a str,
     /// Where it runs.
@@ -74,7 +79,7 @@ fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
     let account = object(gateway, common, Kind::ServiceAccount);
     let mut service = object(gateway, common, Kind::Service);
     let mut all = vec![port(STATUS_PORT, PROXY_READINESS)];
-    for Port { name, number, protocol, app_protocol } in ports(gateway, common.position) {
+    for Port { name, number, protocol, app_protocol } in ports(gateway, common) {
         let mut port = port(&name, number);
         port["protocol"] = json!(protocol);
         if protocol == "TCP" {
@@ -113,8 +118,8 @@ fn objects(gateway: &Gateway, common: &Common<'_>) -> [(Kind, Value); 3] {
 }
 
 /// The ports at which the pods listen for traffic.
-fn ports(gateway: &Gateway, position: Position) -> Vec<Port> {
-    match position {
+fn ports(gateway: &Gateway, common: &Common<'_>) -> Vec<Port> {
+    match common.position {
         Position::Waypoint => {
             let listener = gateway.spec.waypoint_listener().map_or("mesh", |it| it.name.as_str());
             vec![Port {
@@ -124,7 +129,7 @@ fn ports(gateway: &Gateway, position: Position) -> Vec<Port> {
                 app_protocol: "hbone".into(),
             }]
         }
-        Position::Edge => edge::ports(&gateway.spec),
+        Position::Edge => edge::ports(&gateway.spec, common.sets),
     }
 }
 
@@ -303,7 +308,7 @@ fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
         "name": ISTIO_PROXY,
         "image": common.image,
         "env": environment(gateway, common),
-        "ports": container_ports(gateway, common.position),
+        "ports": container_ports(gateway, common),
     });
     let ready = json!({"path": "/healthz/ready", "port": PROXY_READINESS});
     match common.place {
@@ -333,12 +338,12 @@ fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
     container
 }
 
-fn container_ports(gateway: &Gateway, position: Position) -> Vec<Value> {
+fn container_ports(gateway: &Gateway, common: &Common<'_>) -> Vec<Value> {
     let port = |name: &str, number: u16| json!({"name": name, "containerPort": number});
-    let mut all = match position {
+    let mut all = match common.position {
         Position::Waypoint => vec![port("hbone", HBONE)],
         Position::Edge => {
-            let ports = edge::ports(&gateway.spec);
+            let ports = edge::ports(&gateway.spec, common.sets);
             ports.iter().map(|it| port(&it.name, it.number)).collect()
         }
     };
@@ -407,6 +412,7 @@ mod tests {
     fn common(place: Place<'_>) -> Common<'_> {
         Common {
             position: Position::Waypoint,
+            sets: &[],
             image: "i",
             place,
             control: "https://10.0.0.1:15012",
@@ -571,6 +577,32 @@ mod tests {
         let variables = container["env"].as_array().unwrap();
         assert!(variables.contains(&json!({"name": "AMBIT_POSITION", "value": "gateway"})));
         assert!(variables.contains(&json!({"name": "GATEWAY_NAME", "value": "way-ambit"})));
+    }
+
+    #[test]
+    fn it_has_the_ports_of_the_sets_that_it_takes() {
+        let listener = |port: u16, host: &str| {
+            let name = format!("l{port}");
+            json!({"name": name, "protocol": "HTTP", "port": port, "hostname": host})
+        };
+        let check = |listener: Value, expected: &[u64]| {
+            let set = json!({
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+                "metadata": {"name": "own", "namespace": "team"},
+                "spec": {"parentRef": {"name": "way"}, "listeners": [listener]},
+            });
+            let set: ListenerSet = serde_json::from_value(set).expect("a ListenerSet");
+            let sets = [&set];
+            let common = Common { position: Position::Edge, sets: &sets, ..common(Place::Machine) };
+            let [_, (_, service), _] = objects(&at_the_edge(&json!({})), &common);
+            let ports = service["spec"]["ports"].as_array().unwrap();
+            let ports = ports.iter().filter_map(|it| it["port"].as_u64());
+            assert!(ports.eq(expected.iter().copied()), "{listener}");
+        };
+        check(listener(8080, "c.com"), &[15021, 80, 443, 8080]);
+        check(listener(80, "c.com"), &[15021, 80, 443]);
+        check(listener(80, "a.com"), &[15021, 80, 443]);
+        check(listener(15008, "c.com"), &[15021, 80, 443]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
 use ambit_machine::{Client, Progress, Published, UpConfig, WaitError};
+use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::{Object, Typed};
 use ambit_wire::admin::FailingPod;
 use anyhow::{Context, Result, anyhow, bail};
@@ -75,7 +76,8 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     down(&StateArgs { state: Some(config.state) }).await
 }
 
-/// Whether each publication leads to a listener of a Gateway among the objects.
+/// Whether each publication leads to a listener of a Gateway among the objects, or of a
+/// ListenerSet.
 fn published(all: &[Published], objects: &[Object]) -> Result<()> {
     for it in all {
         let named = objects.iter().find_map(|object| match &object.typed {
@@ -91,11 +93,26 @@ fn published(all: &[Published], objects: &[Object]) -> Result<()> {
         let Some(found) = named else {
             bail!("--publish: there is no Gateway {namespace}/{gateway} among the manifests");
         };
-        if !found.spec.listeners.iter().any(|listener| listener.port == i32::from(*port)) {
+        let own = found.spec.listeners.iter();
+        let added = sets(objects, namespace, gateway).flat_map(|it| &it.spec.listeners);
+        if !own.chain(added).any(|listener| listener.port == i32::from(*port)) {
             bail!("--publish: Gateway {namespace}/{gateway} has no listener at port {port}");
         }
     }
     Ok(())
+}
+
+/// The ListenerSets that name a Gateway.
+fn sets<'a>(
+    objects: &'a [Object],
+    namespace: &'a str,
+    gateway: &'a str,
+) -> impl Iterator<Item = &'a ListenerSet> {
+    let all = objects.iter().filter_map(|object| match &object.typed {
+        Typed::ListenerSet(set) => Some(&**set),
+        _ => None,
+    });
+    all.filter(move |set| set.gateway() == Some((namespace, gateway)))
 }
 
 /// The nodes that there will be, for manifests that name one.

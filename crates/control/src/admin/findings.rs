@@ -12,7 +12,6 @@ use ambit_manifest::gateway::Unbound;
 use ambit_manifest::istio::WorkloadSelector;
 use ambit_manifest::policy::{self, named_namespaces};
 use ambit_manifest::remarks::Remark;
-use ambit_manifest::routing::ParentKind;
 use ambit_manifest::{BUILT_IN_NAMESPACES, Kind, ObjectName, meant_label};
 use ambit_model::workload::WorkloadKind;
 use ambit_wire::admin::{Finding, Severity};
@@ -259,9 +258,8 @@ fn routes(builder: &Builder) -> Vec<Finding> {
                 what: format!("spec.parentRefs[{}]: {what}", parent.index),
                 remedy: remedy.to_owned(),
             };
-            if parent.kind == ParentKind::Gateway {
-                let name = ObjectName::new(parent.namespace, parent.name);
-                let edge = Edge::find(store, &name);
+            if parent.kind.has_listeners() {
+                let edge = Edge::of_parent(store, &parent);
                 if let Some(Err(why)) = edge.map(|edge| edge.attach(store, route, &parent)) {
                     let what = format!("{}: nothing routes by it", why.message);
                     found.push(warning("route-parent", what, "correct the route or the Gateway"));

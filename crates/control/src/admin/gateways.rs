@@ -83,12 +83,13 @@ fn gateway(builder: &Builder, name: &ObjectName, gateway: &Gateway) -> admin::Ga
 fn listeners(store: &Store, edge: &Edge<'_>) -> Vec<admin::GatewayListener> {
     let made = edge.made(store);
     let listener = |judged: &Judged<'_>| {
-        let Listener { name, port, protocol, hostname, .. } = judged.listener;
-        let made = made.get(name);
+        let Listener { port, protocol, hostname, .. } = judged.listener;
+        let name = judged.full_name();
+        let made = made.get(&*name);
         let found = || made.and_then(|it| it.refused.as_ref().or(it.unresolved.as_ref()));
         let fault = judged.not_accepted().or_else(|| judged.unresolved()).or_else(found);
         admin::GatewayListener {
-            name: name.clone(),
+            name: name.into_owned(),
             port: *port,
             protocol: protocol.clone(),
             host: hostname.clone().filter(|it| !it.is_empty()),

@@ -34,7 +34,7 @@ const OF_WAYPOINTS: [&str; 7] = [
     "HTTPRouteResponseHeaderModification",
 ];
 /// What the Gateway API calls the features of gateways at the edge, sorted.
-const OF_EDGES: [&str; 47] = [
+const OF_EDGES: [&str; 48] = [
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
     "GRPCRoute",
@@ -76,6 +76,7 @@ const OF_EDGES: [&str; 47] = [
     "HTTPRouteRetryBackendTimeout",
     "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
+    "ListenerSet",
     "ReferenceGrant",
     "TCPRoute",
     "TLSRoute",

@@ -8,13 +8,13 @@
 
 use std::collections::BTreeMap;
 
+use ambit_manifest::Kind;
 use ambit_manifest::gateway::EDGE_CONTROLLER;
 use ambit_manifest::gateway::listeners::ROUTES_GROUP;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::MESH_CONTROLLER;
-use ambit_manifest::routing::{Parent, ParentKind};
+use ambit_manifest::routing::Parent;
 use ambit_manifest::traffic_policy::POLICY_CONTROLLER;
-use ambit_manifest::{Kind, ObjectName};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
@@ -25,6 +25,7 @@ use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
 use crate::view_builder::backend_tls::{self, Reached};
+use crate::view_builder::edge::Edge;
 use crate::view_builder::http_services;
 use crate::view_builder::routes::RouteName;
 use crate::view_builder::store::Store;
@@ -119,8 +120,7 @@ fn backend_tls(builder: &Builder) -> impl Iterator<Item = (RouteName, RouteVerdi
 
 /// The controller that answers for a route at a parent.
 fn controller(store: &Store, parent: &Parent<'_>) -> &'static str {
-    let name = ObjectName::new(parent.namespace, parent.name);
-    let is_edge = parent.kind == ParentKind::Gateway && store.gateways().edge(&name).is_some();
+    let is_edge = Edge::of_parent(store, parent).is_some();
     if is_edge { EDGE_CONTROLLER } else { MESH_CONTROLLER }
 }
 

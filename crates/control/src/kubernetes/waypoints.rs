@@ -15,7 +15,7 @@ use std::time::Duration;
 use ambit_manifest::gateway::listeners::runs;
 use ambit_manifest::gateway::{Gateway, Position};
 use ambit_manifest::waypoint::parameters;
-use ambit_manifest::waypoint::{self, Common, Made, Place};
+use ambit_manifest::waypoint::{self, Common, Made, Place, attached_sets};
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::listener_sets::{Sets, Told};
 use super::merged::Edition;
 use super::parameters::Parameters;
 use super::{ApiError, answer, classes};
@@ -75,6 +76,8 @@ struct Asked {
     name: ObjectName,
     gateway: Arc<Gateway>,
     position: Position,
+    /// What adds listeners to it.
+    sets: Sets,
     /// What is known of its Service, pods and routes.
     found: Made,
 }
@@ -93,6 +96,7 @@ struct Memory {
     gateways: BTreeMap<ObjectName, Written>,
     /// The classes that were looked at.
     classes: BTreeMap<Text, Edition>,
+    sets: Told,
     /// When the classes are looked at again.
     classes_due: Option<Instant>,
     parameters: Parameters,
@@ -159,7 +163,9 @@ impl Waypoints {
             memory.classes_due = Some(Instant::now() + pause);
         }
         let asked = self.asked();
+        let orphans = memory.sets.orphans(self.world.read().store());
         memory.gateways.retain(|name, _| asked.iter().any(|it| it.name == *name));
+        memory.sets.retain(asked.iter().map(|it| &it.sets));
         let gateways = asked.iter().map(|it| (&it.name, &*it.gateway));
         let root_namespace = &self.settings.mesh.root_namespace;
         memory.parameters.look(&self.client, root_namespace, gateways).await?;
@@ -171,6 +177,7 @@ impl Waypoints {
             let built = self.objects(&asked, &memory.parameters);
             match self.serve(&asked, built, written).await {
                 Ok(written) => {
+                    self.tell_sets(&asked, &written, &mut memory.sets).await?;
                     memory.gateways.insert(asked.name, written);
                 }
                 // It is gone, or changes just now: then it is looked at again.
@@ -181,7 +188,7 @@ impl Waypoints {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        orphans.tell(&self.client, MANAGER).await
     }
 
     /// The classes of our controllers.
@@ -202,15 +209,17 @@ impl Waypoints {
             let key = gateways.service_of(builder.mesh(), name);
             let endpoints = builder.view().endpoints(&key);
             let edge = Edge::find(store, name);
-            let found = Made {
+            let mut found = Made {
                 addresses: addresses(&builder, &key),
                 ready: endpoints.map_or(0, |all| all.iter().filter(|it| it.healthy).count()),
                 wanted: endpoints.map_or(0, |all| all.len()),
                 unresolved: edge.as_ref().and_then(|edge| edge.unresolved(store)),
-                listeners: edge.map(|edge| edge.made(store)).unwrap_or_default(),
+                listeners: edge.as_ref().map(|edge| edge.made(store)).unwrap_or_default(),
                 ..Made::default()
             };
-            Some(Asked { name: name.clone(), gateway: gateway.clone(), position, found })
+            found.sets = edge.map_or(0, |edge| attached_sets(edge.listeners(), &found));
+            let sets = Sets::of(store, name, gateway, position);
+            Some(Asked { name: name.clone(), gateway: gateway.clone(), position, sets, found })
         });
         asked.collect()
     }
@@ -263,6 +272,7 @@ impl Waypoints {
             format!("https://{}.{}.svc:{}", names::CONTROL, mesh.root_namespace, ports::XDS);
         let common = Common {
             position: *position,
+            sets: &asked.sets.taken(),
             image,
             place: Place::Cluster { pull_policy: self.settings.pull_policy.as_deref() },
             control: &control,
@@ -352,6 +362,18 @@ impl Waypoints {
         let plural = format!("{}s", text("kind").to_lowercase());
         let resource = ApiResource::from_gvk_with_plural(&kind, &plural);
         Api::namespaced_with(self.client.clone(), &name.namespace, &resource)
+    }
+
+    /// Writes the status of the ListenerSets that name a Gateway.
+    async fn tell_sets(
+        &self,
+        asked: &Asked,
+        written: &Written,
+        told: &mut Told,
+    ) -> Result<(), ApiError> {
+        let Some((_, made)) = &written.told else { return Ok(()) };
+        let of = (&*asked.gateway, asked.position, made);
+        asked.sets.tell(&self.client, MANAGER, of, told).await
     }
 
     /// Writes a Gateway's status.
@@ -538,6 +560,54 @@ mod tests {
         let addresses = api.get(GATEWAY).unwrap()["status"]["addresses"].clone();
         assert_eq!(addresses, json!([{"type": "IPAddress", "value": "192.0.2.7"}]));
         assert_eq!(condition(&api, "Programmed")[1], "Pending", "no pod is ready");
+    }
+
+    #[tokio::test]
+    async fn a_listener_set_is_told_how_it_is() {
+        const SET: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/listenersets/own";
+        const OF_EDGE: &str = "/api/v1/namespaces/shop/services/way-ambit";
+        let api = FakeApi::default();
+        let mut edge = gateway("HTTP");
+        edge["spec"]["gatewayClassName"] = json!("ambit");
+        edge["spec"]["listeners"][0]["port"] = json!(80);
+        api.put(GATEWAY, edge.clone());
+        let set = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+            "metadata": {"generation": 2}, "spec": {"parentRef": {"name": "way"},
+                "listeners": [{"name": "alt", "protocol": "HTTP", "port": 8080}]}});
+        api.put(SET, set);
+        let mut memory = Memory::default();
+        let told = |api: &FakeApi| {
+            let set = api.get(SET).unwrap();
+            let all = set["status"]["conditions"].as_array().unwrap();
+            let all = all.iter().map(|it| {
+                assert_eq!(it["observedGeneration"], 2);
+                it["reason"].as_str().unwrap().to_owned()
+            });
+            all.collect::<Vec<_>>()
+        };
+        let ports = |api: &FakeApi| {
+            let service = api.get(OF_EDGE).unwrap();
+            let all = service["spec"]["ports"].as_array().unwrap();
+            all.iter().filter_map(|it| it["port"].as_u64()).collect::<Vec<_>>()
+        };
+        step(&api, Some("ambit:1"), &mut memory).await;
+        assert_eq!(told(&api), ["NotAllowed", "NotAllowed"]);
+        assert_eq!(ports(&api), [15_021, 80]);
+        assert_eq!(api.get(GATEWAY).unwrap()["status"].get("attachedListenerSets"), None);
+        edge["spec"]["allowedListeners"] = json!({"namespaces": {"from": "Same"}});
+        edge["status"] = api.get(GATEWAY).unwrap()["status"].clone();
+        api.put(GATEWAY, edge);
+        step(&api, Some("ambit:1"), &mut memory).await;
+        assert_eq!(told(&api), ["Accepted", "ParentNotProgrammed"]);
+        assert_eq!(api.get(SET).unwrap()["status"]["listeners"][0]["name"], "alt");
+        assert_eq!(ports(&api), [15_021, 80, 8080]);
+        assert_eq!(api.get(GATEWAY).unwrap()["status"]["attachedListenerSets"], 1);
+        let patches = api.count("PATCH");
+        step(&api, Some("ambit:1"), &mut memory).await;
+        assert_eq!(api.count("PATCH"), patches, "what is as it should be is left alone");
+        api.delete(GATEWAY);
+        step(&api, Some("ambit:1"), &mut memory).await;
+        assert_eq!(told(&api), ["ParentNotAccepted", "ParentNotAccepted"]);
     }
 
     const PATCHES: &str = "/api/v1/namespaces/shop/configmaps/own";

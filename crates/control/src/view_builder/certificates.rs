@@ -104,20 +104,22 @@ fn unusable(name: &str, pair: &ServerCertificate) -> Option<String> {
     Some(std::error::Error::source(&error).map_or_else(|| error.to_string(), error_chain))
 }
 
-/// A Secret as a Gateway of this namespace names it.
+/// A Secret as a Gateway or ListenerSet of this namespace names it.
 pub(super) fn secret_of(namespace: &str, named: &SecretRef) -> ObjectName {
     ObjectName::new(named.namespace.as_deref().unwrap_or(namespace), &named.name)
 }
 
-/// The Secrets of a listener that its Gateway, of this namespace, can use.
+/// The Secrets of a listener that can be used; its Gateway is of this namespace.
 pub(super) fn usable(store: &Store, namespace: &str, judged: &Judged<'_>) -> Vec<Text> {
-    let secrets = judged.certificates().filter_map(|named| find(store, namespace, named).ok());
+    let from = judged.refers_as(namespace);
+    let secrets = judged.certificates().filter_map(|named| find(store, &from, named).ok());
     secrets.map(|(secret, _)| text_of(&secret)).collect()
 }
 
 /// What is wrong with the Secrets of a listener whose Gateway is of this namespace.
 pub(super) fn fault(store: &Store, namespace: &str, judged: &Judged<'_>) -> Option<Fault> {
-    judged.certificates().find_map(|named| find(store, namespace, named).err())
+    let from = judged.refers_as(namespace);
+    judged.certificates().find_map(|named| find(store, &from, named).err())
 }
 
 /// What proves a Gateway of this namespace to backends, and what is wrong with what it names.
@@ -168,20 +170,20 @@ fn build(store: &Store, name: CertificateName) -> Option<Arc<Certificate>> {
     Some(Arc::new(Certificate { key: name, chain_pem, key_pem }))
 }
 
-/// A Secret that a Gateway of this namespace names, with its pair.
+/// A Secret that a Gateway or ListenerSet names, with its pair.
 fn find<'a>(
     store: &'a Store,
-    namespace: &str,
+    from: &GrantFrom,
     named: &SecretRef,
 ) -> Result<(ObjectName, &'a ServerCertificate), Fault> {
+    let (kind, namespace) = (from.kind(), from.namespace());
     let secret = secret_of(namespace, named);
-    let from = GrantFrom::of_gateways(namespace);
     let target = ("", "Secret", &*secret.name);
     if *secret.namespace != *namespace
-        && !store.routes().is_granted(&from, &secret.namespace, target)
+        && !store.routes().is_granted(from, &secret.namespace, target)
     {
         let what = format!(
-            "no ReferenceGrant of namespace {} lets Gateways of {namespace} use Secret {}",
+            "no ReferenceGrant of namespace {} lets {kind}s of {namespace} use Secret {}",
             secret.namespace, secret.name
         );
         return Err(Fault { reason: NOT_PERMITTED, what });

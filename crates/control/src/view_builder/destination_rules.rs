@@ -174,7 +174,7 @@ fn members(present: &Present<'_>, owner: &ParentName, labels: &Labels) -> Vec<Te
             let selector = entry.and_then(|it| it.spec.workload_selector.as_ref());
             (selector.map(|it| it.labels.clone()), entry.map(|it| &it.spec.endpoints))
         }
-        ParentKind::Gateway => (None, None),
+        ParentKind::Gateway | ParentKind::ListenerSet => (None, None),
     };
     let selected = selector.and_then(|selector| both(selector, labels));
     let selected = selected.into_iter().flat_map(|it| store.select(&object.namespace, &it));

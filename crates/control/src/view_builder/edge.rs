@@ -1,16 +1,18 @@
 //! Gateways at the edge: which routes attach to their listeners, and what their pods are sent.
 //!
-//! All is read again from the objects whenever it is asked for. A listener that is not accepted is
-//! not sent; routes attach to it nevertheless, and are counted. A route is sent with all of its
-//! rules: those that cannot be honoured answer 500. Nothing here may send a route to a Gateway
-//! whose listeners do not take it.
+//! What the ListenerSets add that a Gateway takes comes after its own listeners. All is read again
+//! from the objects whenever it is asked for. A listener that is not accepted is not sent; routes
+//! attach to it nevertheless, and are counted. A route is sent with all of its rules: those that
+//! cannot be honoured answer 500. Nothing here may send a route to a Gateway whose listeners do not
+//! take it, or to other listeners than those of the parent that it names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_manifest::gateway::Gateway;
 use ambit_manifest::gateway::attach::{Attaching, Attachment, attach};
-use ambit_manifest::gateway::listeners::{Fault, Judged, Protocol, judge};
+use ambit_manifest::gateway::listeners::{Fault, Judged, Protocol, judge_all};
+use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routing::{self, Parent, ParentKind, Routing};
 use ambit_manifest::waypoint::ListenerMade;
@@ -23,7 +25,7 @@ use ambit_model::names::ServiceName;
 
 use super::certificates;
 use super::client_roots::{self, Asked};
-use super::routes::{Route, RouteName};
+use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::store::Store;
 
 /// A Gateway at the edge.
@@ -44,10 +46,36 @@ impl<'a> Edge<'a> {
     /// The Gateway of this name, if it is one at the edge.
     pub(crate) fn find(store: &'a Store, name: &ObjectName) -> Option<Self> {
         let gateway = store.gateways().edge(name)?;
-        Some(Self { name: name.clone(), gateway, listeners: judge(&gateway.spec) })
+        let sets = store.taken_sets(name, gateway);
+        let sets: Vec<&ListenerSet> = sets.into_iter().map(|it| &**it).collect();
+        let listeners = judge_all(&gateway.spec, &sets);
+        Some(Self { name: name.clone(), gateway, listeners })
     }
 
-    /// Its listeners that take a route which names it like this, or why none does.
+    /// The Gateway to whose listeners a route attaches that has this parent, if it is one at the
+    /// edge.
+    pub(crate) fn of_parent(store: &'a Store, parent: &Parent<'_>) -> Option<Self> {
+        Self::find(store, store.gateways().of_parent(&parent_name(parent))?)
+    }
+
+    /// The Gateway and the sets that it takes, as parents of routes.
+    pub(super) fn parents(&self) -> impl Iterator<Item = ParentName> {
+        let sets = self.listeners.iter().filter_map(|it| it.set.map(ListenerSet::namespaced_name));
+        let sets: BTreeSet<_> = sets.collect();
+        let own = (ParentKind::Gateway, self.name.clone());
+        let set = |(namespace, name): (&str, &str)| {
+            (ParentKind::ListenerSet, ObjectName::new(namespace, name))
+        };
+        [own].into_iter().chain(sets.into_iter().map(set))
+    }
+
+    /// The routes that name it or one of those, each once.
+    fn routes<'s>(&self, store: &'s Store) -> BTreeMap<&'s RouteName, &'s Route> {
+        let parents: Vec<ParentName> = self.parents().collect();
+        parents.iter().flat_map(|parent| store.routes().of_parent(parent)).collect()
+    }
+
+    /// Its listeners that take a route with this parent, or why none does.
     pub(crate) fn attach(
         &self,
         store: &Store,
@@ -60,8 +88,19 @@ impl<'a> Edge<'a> {
         let is_of_hosts = !matches!(kind, Kind::TcpRoute | Kind::UdpRoute);
         let hosts = if is_of_hosts { route.hosts() } else { &[] };
         let attaching = Attaching { kind, namespace, labels: &labels, hosts };
-        attach(&self.name.namespace, &self.listeners, parent.written, &attaching).map_err(|why| {
-            let what = why.what(parent.written, &attaching);
+        let own = &self.name.namespace;
+        if parent.kind == ParentKind::ListenerSet
+            && !self.parents().any(|it| it == parent_name(parent))
+        {
+            let what = format!(
+                "the Gateway `{own}/{}` does not take the ListenerSet `{}/{}`; set \
+                 `allowedListeners.namespaces` of the Gateway",
+                self.name.name, parent.namespace, parent.name
+            );
+            return Err(routing::without_parent(what));
+        }
+        attach(own, &self.listeners, parent, &attaching).map_err(|why| {
+            let what = why.what(parent, &attaching);
             routing::not_accepted(why.reason(), format!("{what}; {}", why.remedy()))
         })
     }
@@ -71,10 +110,10 @@ impl<'a> Edge<'a> {
         &self.listeners
     }
 
-    /// What is known of its listeners besides what they say, by their names.
+    /// What is known of its listeners besides what they say, by their full names.
     pub(crate) fn made(&self, store: &Store) -> BTreeMap<String, ListenerMade> {
         let mut counts = vec![0; self.listeners.len()];
-        for (_, route) in store.routes().of_parent(&(ParentKind::Gateway, self.name.clone())) {
+        for route in self.routes(store).into_values() {
             for at in self.places(store, route).into_keys() {
                 counts[at] += 1;
             }
@@ -86,7 +125,7 @@ impl<'a> Edge<'a> {
             let clients = self.clients(store, judged);
             let unresolved = certificates.or(clients.unresolved);
             let made = ListenerMade { attached_routes, unresolved, refused: clients.refused };
-            (judged.listener.name.clone(), made)
+            (judged.full_name().into_owned(), made)
         });
         made.collect()
     }
@@ -96,13 +135,12 @@ impl<'a> Edge<'a> {
         certificates::proof(store, &self.name.namespace, &self.gateway.spec).1
     }
 
-    /// Where a route is attached, however often it names the Gateway: the listeners, each with the
-    /// hosts for which it asks the route.
+    /// Where a route is attached, however often it names the Gateway or its sets: the listeners,
+    /// each with the hosts for which it asks the route.
     fn places(&self, store: &Store, route: &Route) -> BTreeMap<usize, Vec<Option<HostMatch>>> {
         let parents = route.parents().into_iter();
         let here = parents.filter(|it| {
-            it.kind == ParentKind::Gateway
-                && (it.namespace, it.name) == (&*self.name.namespace, &*self.name.name)
+            store.gateways().of_parent(&parent_name(it)).is_some_and(|it| *it == self.name)
         });
         let mut places: BTreeMap<usize, Vec<Option<HostMatch>>> = BTreeMap::new();
         for it in here.filter_map(|parent| self.attach(store, route, &parent).ok()).flatten() {
@@ -124,8 +162,7 @@ impl<'a> Edge<'a> {
         service: ServiceName,
     ) -> model::Gateway {
         let mut all: Vec<Attached> = self.listeners.iter().map(|_| Attached::default()).collect();
-        let parent = (ParentKind::Gateway, self.name.clone());
-        for (name, route) in store.routes().of_parent(&parent) {
+        for (name, route) in self.routes(store) {
             let Some(routing) = routings.get(name) else { continue };
             for (at, hosts) in self.places(store, route) {
                 let rules = |host| HostRules { host, rules: routing.rules.clone() };
@@ -138,7 +175,7 @@ impl<'a> Edge<'a> {
         }
         let listeners = self.listeners.iter().zip(all).filter_map(|(judged, attached)| {
             let (port, speaks) = (judged.port()?, self.speaks(store, judged)?);
-            let name = judged.listener.name.as_str().into();
+            let name = (&*judged.full_name()).into();
             let listener = model::Listener::new(name, port, judged.host(), speaks);
             Some(listener.with_routes(attached.routes).with_bytes(attached.bytes))
         });

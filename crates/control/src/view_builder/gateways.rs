@@ -11,7 +11,9 @@ use std::sync::Arc;
 use ambit_manifest::ObjectName;
 use ambit_manifest::canary::{self, Said, Unfit, WHOLE};
 use ambit_manifest::gateway::listeners::runs;
-use ambit_manifest::gateway::{Bound, Gateway, GatewayClass, Position, Unbound, binding};
+use ambit_manifest::gateway::sets::ListenerSet;
+use ambit_manifest::gateway::{Bound, Gateway, GatewayClass, Listener, Position, Unbound, binding};
+use ambit_manifest::routing::ParentKind;
 use ambit_manifest::waypoint;
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
@@ -24,15 +26,18 @@ use ambit_words::ports;
 use super::Mesh;
 use super::certificates::secret_of;
 use super::client_roots::map_of;
+use super::listener_sets::ListenerSets;
 use super::records::PodRecord;
+use super::routes::ParentName;
 use super::selectors::{Labels, selects};
 use super::services::service_name;
 
-/// The Gateways and their classes.
+/// The Gateways, their classes, and what adds listeners to them.
 #[derive(Debug, Default)]
 pub(crate) struct Gateways {
     gateways: BTreeMap<ObjectName, Arc<Gateway>>,
     classes: BTreeMap<Text, Arc<GatewayClass>>,
+    sets: ListenerSets,
 }
 
 /// An object that may name a waypoint.
@@ -108,6 +113,43 @@ impl Gateways {
         gateways
     }
 
+    /// Puts or removes a ListenerSet; answers with the Gateways that it concerns.
+    pub(super) fn put_set(
+        &mut self,
+        name: &ObjectName,
+        set: Option<Arc<ListenerSet>>,
+    ) -> Vec<ObjectName> {
+        self.sets.put(name, set)
+    }
+
+    /// The ListenerSets, whether their Gateways take them or not.
+    pub(crate) fn sets(&self) -> &ListenerSets {
+        &self.sets
+    }
+
+    /// The Gateway to whose listeners a route attaches that has this parent.
+    pub(super) fn of_parent<'a>(&'a self, (kind, name): &'a ParentName) -> Option<&'a ObjectName> {
+        match kind {
+            ParentKind::Gateway => Some(name),
+            ParentKind::ListenerSet => self.sets.gateway(name),
+            ParentKind::Service | ParentKind::ServiceEntry => None,
+        }
+    }
+
+    /// The listeners of a Gateway and of the sets that name it, each with the namespace of who
+    /// wrote it.
+    fn listeners<'a>(
+        &'a self,
+        name: &'a ObjectName,
+        gateway: &'a Gateway,
+    ) -> impl Iterator<Item = (&'a str, &'a Listener)> {
+        let own = gateway.spec.listeners.iter().map(|it| (&*name.namespace, it));
+        let added = self.sets.of(name).flat_map(|(set, it)| {
+            it.spec.listeners.iter().map(|listener| (&*set.namespace, listener))
+        });
+        own.chain(added)
+    }
+
     /// All Gateways.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectName, &Arc<Gateway>)> {
         self.gateways.iter()
@@ -181,33 +223,50 @@ impl Gateways {
             .is_some_and(|gateway| selects(labels, &waypoint::pod_labels(gateway, Position::Edge)))
     }
 
-    /// The Gateways at the edge that choose routes by the labels of their namespaces.
+    /// The Gateways at the edge that choose routes or ListenerSets by the labels of their
+    /// namespaces.
     pub(super) fn selecting_namespaces(&self) -> impl Iterator<Item = &ObjectName> {
-        let selects = |gateway: &Gateway| {
-            let listeners = gateway.spec.listeners.iter();
-            let mut allowed =
-                listeners.filter_map(|it| it.allowed_routes.as_ref()?.namespaces.as_ref());
-            allowed.any(|it| it.from.as_deref() == Some("Selector"))
-        };
-        self.gateways.keys().filter(move |name| self.edge(name).is_some_and(selects))
+        self.gateways.keys().filter(move |name| {
+            self.edge(name).is_some_and(|gateway| {
+                let sets = gateway.spec.allowed_listeners.as_ref();
+                let sets = sets.and_then(|it| it.namespaces.as_ref());
+                let listeners = self.listeners(name, gateway);
+                let routes =
+                    listeners.filter_map(|(_, it)| it.allowed_routes.as_ref()?.namespaces.as_ref());
+                routes.chain(sets).any(|it| it.selects())
+            })
+        })
     }
 
-    /// The Gateways at the edge that name Secrets or ConfigMaps of this other namespace.
+    /// The Gateways at the edge for which Secrets or ConfigMaps of this namespace are named.
     pub(super) fn referring_to(&self, namespace: &str) -> impl Iterator<Item = &ObjectName> {
         self.gateways.keys().filter(move |name| {
             let of_there = |it: ObjectName| *it.namespace == *namespace;
-            *name.namespace != *namespace
-                && self.edge(name).is_some_and(|it| {
-                    secrets(name, it).any(of_there) || root_maps(name, it).any(of_there)
-                })
+            self.edge(name).is_some_and(|it| {
+                self.secrets(name, it).any(of_there) || root_maps(name, it).any(of_there)
+            })
         })
     }
 
-    /// The Gateways at the edge that name this Secret.
+    /// The Gateways at the edge for which this Secret is named.
     pub(super) fn with_secret(&self, secret: &ObjectName) -> impl Iterator<Item = &ObjectName> {
         self.gateways.keys().filter(move |name| {
-            self.edge(name).is_some_and(|it| secrets(name, it).any(|it| it == *secret))
+            self.edge(name).is_some_and(|it| self.secrets(name, it).any(|it| it == *secret))
         })
+    }
+
+    /// The Secrets that a Gateway and the sets that name it want for their listeners.
+    fn secrets<'a>(
+        &'a self,
+        name: &'a ObjectName,
+        gateway: &'a Gateway,
+    ) -> impl Iterator<Item = ObjectName> {
+        let of_listeners = self.listeners(name, gateway).flat_map(|(namespace, it)| {
+            let named = it.tls.iter().flat_map(|it| &it.certificate_refs);
+            named.map(move |it| secret_of(namespace, it))
+        });
+        let for_backends = gateway.spec.client_certificate();
+        of_listeners.chain(for_backends.map(|it| secret_of(&name.namespace, it)))
     }
 
     /// The Gateways at the edge that name this ConfigMap.
@@ -327,16 +386,6 @@ impl Gateways {
         };
         Some(GatewayAddress { destination, hbone_mtls_port: ports::HBONE })
     }
-}
-
-/// The Secrets that a Gateway names for its listeners, and for backends.
-fn secrets<'a>(
-    name: &'a ObjectName,
-    gateway: &'a Gateway,
-) -> impl Iterator<Item = ObjectName> + use<'a> {
-    let tls = gateway.spec.listeners.iter().filter_map(|it| it.tls.as_ref());
-    let named = tls.flat_map(|it| &it.certificate_refs).chain(gateway.spec.client_certificate());
-    named.map(|it| secret_of(&name.namespace, it))
 }
 
 /// The ConfigMaps that a Gateway names for its clients.

@@ -81,7 +81,7 @@ pub(crate) fn ports(store: &Store, parent: &ParentName) -> Option<Vec<Port>> {
     match kind {
         ParentKind::Service => store.service(name).map(|it| service_ports(&it.object)),
         ParentKind::ServiceEntry => store.service_entry(name).map(|it| entry_ports(it)),
-        ParentKind::Gateway => None,
+        ParentKind::Gateway | ParentKind::ListenerSet => None,
     }
 }
 
@@ -139,8 +139,8 @@ pub(super) fn clients_namespace(view: &View, service: &ServiceName) -> Text {
     }
 }
 
-/// The conditions of a route for each service and Gateway that it names; none for a Gateway of
-/// another controller.
+/// The conditions of a route for each service, Gateway and ListenerSet that it names; none for what
+/// is of another controller.
 pub(crate) fn conditions<'r>(
     store: &Store,
     route: &'r Route,
@@ -149,7 +149,9 @@ pub(crate) fn conditions<'r>(
     let all = routing::conditions(routing);
     let of_parent = |parent: Parent<'r>| {
         let conditions = match parent.kind {
-            ParentKind::Gateway => at_gateway(store, route, &parent, &all),
+            ParentKind::Gateway | ParentKind::ListenerSet => {
+                at_gateway(store, route, &parent, &all)
+            }
             ParentKind::Service | ParentKind::ServiceEntry => {
                 at_service(store, route, &parent, routing, &all)
             }
@@ -195,13 +197,13 @@ fn at_gateway(
     parent: &Parent<'_>,
     all: &[StatusCondition],
 ) -> Vec<StatusCondition> {
-    let name = ObjectName::new(parent.namespace, parent.name);
-    if store.gateways().is_waypoint(&name) {
+    let name = parent_name(parent);
+    if store.gateways().of_parent(&name).is_some_and(|it| store.gateways().is_waypoint(it)) {
         let message = "a waypoint is asked for the routes of Services: name each Service that this \
                        route is for as a parent, and not the waypoint's Gateway";
         return vec![routing::without_parent(message.to_owned())];
     }
-    match Edge::find(store, &name).map(|edge| edge.attach(store, route, parent)) {
+    match Edge::of_parent(store, parent).map(|edge| edge.attach(store, route, parent)) {
         Some(Ok(_)) => all.to_vec(),
         Some(Err(why)) => refused(all, why),
         None => Vec::new(),
@@ -317,6 +319,6 @@ fn protocols(store: &Store, (kind, object): &ParentName) -> Option<BTreeMap<u16,
     match kind {
         ParentKind::Service => store.service(object).map(|it| service_protocols(&it.object)),
         ParentKind::ServiceEntry => store.service_entry(object).map(|it| entry_protocols(it)),
-        ParentKind::Gateway => None,
+        ParentKind::Gateway | ParentKind::ListenerSet => None,
     }
 }

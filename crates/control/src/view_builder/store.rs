@@ -25,6 +25,7 @@ use ambit_manifest::istio::{
 use ambit_manifest::mesh_config::MeshConfig;
 use ambit_manifest::policy::KeySource;
 use ambit_manifest::remarks::Remark;
+use ambit_manifest::routing::ParentKind;
 use ambit_manifest::telemetry::{Said, Telemetry};
 use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
@@ -168,6 +169,7 @@ impl Store {
                 self.put_request_authentication(mesh, name, Some(object), dirty);
             }
             Typed::Gateway(object) => self.put_gateway(mesh, name, Some(object), dirty),
+            Typed::ListenerSet(object) => self.put_listener_set(&name, Some(object), dirty),
             Typed::GatewayClass(object) => {
                 self.put_gateway_class(mesh, name.name, Some(object), dirty);
             }
@@ -197,10 +199,6 @@ impl Store {
         }
     }
 
-    fn put_route(&mut self, mesh: &Mesh, name: ObjectName, route: Route, dirty: &mut Dirty) {
-        self.routes.put(mesh, (route.kind(), name), Some(route), dirty);
-    }
-
     fn delete(&mut self, mesh: &Mesh, key: &ObjectKey, dirty: &mut Dirty) {
         let name = ObjectName { namespace: key.namespace.clone(), name: key.name.clone() };
         match key.kind {
@@ -217,6 +215,7 @@ impl Store {
                 self.put_request_authentication(mesh, name, None, dirty);
             }
             Kind::Gateway => self.put_gateway(mesh, name, None, dirty),
+            Kind::ListenerSet => self.put_listener_set(&name, None, dirty),
             Kind::GatewayClass => self.put_gateway_class(mesh, name.name, None, dirty),
             kind @ (Kind::HttpRoute
             | Kind::GrpcRoute
@@ -249,7 +248,8 @@ impl Store {
             dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
             let hosts = self.hosts.keys().filter(|host| host.namespace == *name);
             dirty.services.extend(hosts.cloned());
-            dirty.gateways.extend(self.gateways.selecting_namespaces().cloned());
+            let selecting = self.gateways.selecting_namespaces();
+            dirty.parents.extend(selecting.map(|it| (ParentKind::Gateway, it.clone())));
             if !self.gateways.is_empty() {
                 dirty.members.extend(self.members.select(name, &Labels::new()));
             }

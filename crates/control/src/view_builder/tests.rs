@@ -12,6 +12,7 @@ mod backend_tls;
 mod certificates;
 mod edge;
 mod endpoint_slices;
+mod listener_sets;
 mod request_policies;
 mod routes;
 mod telemetry;

@@ -6,13 +6,15 @@
 //! says it.
 
 mod listeners;
+mod sets;
 
 use std::collections::BTreeMap;
 
-use ambit_manifest::gateway::listeners::runs;
+use ambit_manifest::gateway::listeners::{judge_all, runs};
+use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::gateway::{Gateway, GatewayClass, Position};
 use ambit_manifest::waypoint::parameters::{self, Patches};
-use ambit_manifest::waypoint::{self, Common, Made, Place};
+use ambit_manifest::waypoint::{self, Common, Made, Place, SetOf, attached_sets};
 use ambit_words::labels::DEFAULTS_FOR_CLASS;
 use ambit_words::{names, ports};
 use serde_json::{Value, json};
@@ -62,6 +64,8 @@ struct Asked<'a> {
     gateway: &'a Gateway,
     /// Where its pods are.
     position: Position,
+    /// The ListenerSets that it takes, in their order.
+    sets: &'a [&'a ListenerSet],
 }
 
 /// Brings the objects of Gateways closer to what they ask for. Answers whether anything
@@ -76,6 +80,7 @@ pub(super) fn step(
         .of_plural(Kind::Gateway.plural())
         .map(|(object, value)| (object.clone(), decode(value)))
         .collect();
+    let sets = sets::all(store);
     let mut changed = false;
     for (object, gateway) in gateways {
         let class = ObjectRef::new(Kind::GatewayClass, None, &gateway.spec.gateway_class_name);
@@ -86,7 +91,8 @@ pub(super) fn step(
             changed |= remove(store, &gateway, &[], now)?;
             continue;
         };
-        let asked = Asked { object: &object, gateway: &gateway, position };
+        let taken = sets::taken(store, &object, (&gateway, position), &sets);
+        let asked = Asked { object: &object, gateway: &gateway, position, sets: &taken };
         let (mut made, is_news) = match (runs(&gateway.spec, position), mesh) {
             (true, Some(mesh)) => make(store, admission, mesh, asked, now)?,
             (false, _) => (Made::default(), remove(store, &gateway, &[], now)?),
@@ -95,14 +101,21 @@ pub(super) fn step(
                 (Made { problem: Some(problem), ..Made::default() }, false)
             }
         };
+        let judged = match position {
+            Position::Waypoint => Vec::new(),
+            Position::Edge => judge_all(&gateway.spec, &taken),
+        };
         if position == Position::Edge {
-            made.listeners = listeners::listeners(store, &object, &gateway);
+            made.listeners = listeners::listeners(store, &object, &judged);
             made.unresolved = listeners::client_certificate(store, &object, &gateway);
+            made.sets = attached_sets(&judged, &made);
         }
         changed |= is_news;
         changed |= write_status(store, asked, &made, now)?;
+        let of = SetOf { gateway: &gateway, position, listeners: &judged, made: &made };
+        changed |= sets::write_status(store, &object, &sets, &of, now)?;
     }
-    Ok(changed)
+    Ok(sets::without_gateway(store, &sets, now)? || changed)
 }
 
 /// Makes what is missing; answers what there is, and whether something changed.
@@ -113,10 +126,11 @@ fn make(
     asked: Asked<'_>,
     now: &str,
 ) -> Result<(Made, bool), StoreError> {
-    let Asked { object, gateway, position } = asked;
+    let Asked { object, gateway, position, sets } = asked;
     let control = format!("https://{}:{}", CONTROL.v4, ports::XDS);
     let common = Common {
         position,
+        sets,
         image: WAYPOINT_IMAGE,
         place: Place::Machine,
         control: &control,
@@ -129,8 +143,7 @@ fn make(
     let built = match built {
         Ok(built) => built,
         Err(what) => {
-            let found = found(store, asked);
-            return Ok((Made { wrong_parameters: Some(what), ..found }, false));
+            return Ok((Made { wrong_parameters: Some(what), ..found(store, asked) }, false));
         }
     };
     let mut wanted = Vec::new();
@@ -267,7 +280,7 @@ fn write_status(
     made: &Made,
     now: &str,
 ) -> Result<bool, StoreError> {
-    let Asked { object, gateway, position } = asked;
+    let Asked { object, gateway, position, .. } = asked;
     let Some(mut value) = store.object(object).cloned() else { return Ok(false) };
     let status = waypoint::status(gateway, position, made, now);
     if value.get("status") == Some(&status) || text(&value, "/metadata/uid").is_empty() {
@@ -427,6 +440,40 @@ mod tests {
         bed.store.delete(&[named], false, NOW).unwrap();
         bed.settle();
         assert_eq!(count(&bed), 1);
+    }
+
+    #[test]
+    fn a_listener_set_is_taken_and_says_how_it_is() {
+        let mut bed = Bed::new();
+        let set = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+            "metadata": {"name": "own", "namespace": "shop"}, "spec": {"parentRef": {"name": "way"},
+                "listeners": [{"name": "alt", "protocol": "HTTP", "port": 8081}]}});
+        bed.apply(set);
+        let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"name": "r", "namespace": "shop"}, "spec": {"rules": [{}],
+                "parentRefs": [{"kind": "ListenerSet", "name": "own"}]}});
+        bed.apply(route);
+        let check = |bed: &Bed, reason: &str, routes: Option<u64>, ports: &[u64]| {
+            let status = &bed.named("listenersets", "own").unwrap()["status"];
+            let accepted = status["conditions"].as_array().unwrap();
+            let accepted = accepted.iter().find(|it| it["type"] == "Accepted").unwrap();
+            assert_eq!(accepted["reason"], reason, "{accepted}");
+            assert_eq!(status["listeners"][0]["attachedRoutes"].as_u64(), routes, "{reason}");
+            let service = bed.named("services", "way-ambit");
+            let all = service.and_then(|it| it["spec"]["ports"].as_array());
+            let all = all.into_iter().flatten().filter_map(|it| it["port"].as_u64());
+            assert!(all.eq(ports.iter().copied()), "{reason}");
+        };
+        check(&bed, "ParentNotAccepted", None, &[]);
+        let mut gateway = at_the_edge(8080);
+        bed.apply(gateway.clone());
+        check(&bed, "NotAllowed", None, &[15_021, 8080]);
+        gateway["spec"]["allowedListeners"] = json!({"namespaces": {"from": "Same"}});
+        bed.apply(gateway);
+        check(&bed, "Accepted", Some(1), &[15_021, 8080, 8081]);
+        let status = &bed.object("gateways").unwrap()["status"];
+        assert_eq!(status["attachedListenerSets"], 1);
+        assert_eq!(status["listeners"][0]["attachedRoutes"], 0, "it names the set alone");
     }
 
     #[test]

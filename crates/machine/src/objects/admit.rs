@@ -322,7 +322,7 @@ impl Draft<'_> {
                 keep_pod(object, &mut value, old.as_ref())?;
             }
             "Deployment" => self.admit_deployment(object, &mut value, old.as_ref(), admission)?,
-            "Gateway" => keep_status(&mut value, old.as_ref()),
+            "Gateway" | "ListenerSet" => keep_status(&mut value, old.as_ref()),
             _ => {}
         }
         if let Some(old) = &old

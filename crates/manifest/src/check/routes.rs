@@ -3,15 +3,10 @@
 //! All of it may be applied later, so each is a warning; until then the route answers 500 or
 //! refuses connections, or nobody asks it.
 
-use std::collections::BTreeMap;
-
 use ambit_model::names::ServiceName;
 use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 
 use super::All;
-use crate::gateway::Position;
-use crate::gateway::attach::{Attaching, attach};
-use crate::gateway::listeners::judge;
 use crate::istio::IstioObject;
 use crate::routes::{GrantFrom, RouteSpec};
 use crate::routing::{
@@ -93,7 +88,7 @@ impl All<'_> {
     ) {
         let own = &*object.key.namespace;
         let parents: Vec<Parent<'_>> = routing::parents(&route.spec, own).collect();
-        let is_at_gateway = parents.iter().any(|it| it.kind == ParentKind::Gateway);
+        let is_at_gateway = parents.iter().any(|it| it.kind.has_listeners());
         if parents.is_empty() {
             warnings.push(object.finding(
                 "spec.parentRefs",
@@ -113,7 +108,9 @@ impl All<'_> {
         }
         for parent in &parents {
             let unattached = match parent.kind {
-                ParentKind::Gateway => self.at_gateway(object, route.spec.hosts(), parent),
+                ParentKind::Gateway | ParentKind::ListenerSet => {
+                    self.at_gateway(object, route.spec.hosts(), parent)
+                }
                 ParentKind::Service | ParentKind::ServiceEntry => {
                     let remedy = "correct the reference, or add what it names";
                     parent.port(self.ports(parent).as_deref()).map(drop).map_err(|it| (it, remedy))
@@ -133,54 +130,6 @@ impl All<'_> {
             };
             let what = format!("{}; {lost}", problem.what);
             warnings.push(object.finding(problem.at.as_str(), what, problem.remedy));
-        }
-    }
-
-    /// Whether a route with these hosts attaches to a Gateway; otherwise what is wrong, and what to
-    /// do about it.
-    fn at_gateway(
-        &self,
-        object: &Object,
-        hosts: &[String],
-        parent: &Parent<'_>,
-    ) -> Result<(), (String, &'static str)> {
-        let Parent { namespace, name, .. } = parent;
-        let gateway = match self.objects.get(&ObjectKey::new(Kind::Gateway, namespace, name)) {
-            Some(Typed::Gateway(gateway)) => &gateway.spec,
-            _ => {
-                let what = format!("the Gateway `{namespace}/{name}` does not exist");
-                return Err((what, "correct the reference, or add what it names"));
-            }
-        };
-        let class = &gateway.gateway_class_name;
-        let known = match self.objects.get(&ObjectKey::new(Kind::GatewayClass, "", class)) {
-            Some(Typed::GatewayClass(known)) => Some(&known.spec),
-            _ => None,
-        };
-        let position = Position::of_class(class, known);
-        if position == Some(Position::Waypoint) {
-            let what = format!(
-                "the Gateway `{namespace}/{name}` is a waypoint, which is asked for the routes of \
-                 Services: as a route of the Gateway, this one does nothing"
-            );
-            let remedy =
-                "name each Service that it is for: `group: \"\"`, `kind: Service` and its name";
-            return Err((what, remedy));
-        }
-        // Of other classes other controllers know.
-        if position != Some(Position::Edge) {
-            return Ok(());
-        }
-        let no_labels = BTreeMap::new();
-        let own = &object.key.namespace;
-        let labels = match self.objects.get(&ObjectKey::new(Kind::Namespace, "", own)) {
-            Some(Typed::Namespace(it)) => it.metadata.labels.as_ref().unwrap_or(&no_labels),
-            _ => &no_labels,
-        };
-        let route = Attaching { kind: object.key.kind, namespace: own, labels, hosts };
-        match attach(namespace, &judge(gateway), parent.written, &route) {
-            Ok(_) => Ok(()),
-            Err(why) => Err((why.what(parent.written, &route), why.remedy())),
         }
     }
 

@@ -1,16 +1,19 @@
 //! Which listeners of a Gateway a route attaches to, and for which hosts it is asked there.
 //!
 //! A listener takes a route of a kind and a namespace that it allows, if one of the route's hosts
-//! is one of its own. One that is not served takes routes as well: it counts them, and no traffic
-//! comes. Nothing here may let a route attach that the Gateway's author does not allow.
+//! is one of its own. A route that names a ListenerSet attaches to the listeners of that alone, and
+//! one that names the Gateway to the Gateway's own. One that is not served takes routes as well: it
+//! counts them, and no traffic comes. Nothing here may let a route attach that the author of the
+//! listener does not allow.
 
 use std::collections::BTreeMap;
 
 use ambit_model::http::gateway::HostMatch;
 
 use super::listeners::Judged;
+use super::sets::ListenerSet;
 use crate::Kind;
-use crate::routes::ParentRef;
+use crate::routing::{Parent, ParentKind};
 
 /// A route, as far as listeners look at it.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +37,7 @@ pub struct Attachment {
     pub hosts: Vec<Option<HostMatch>>,
 }
 
-/// Why a route attaches to no listener of a Gateway; the later, the less is missing.
+/// Why a route attaches to no listener of a Gateway or ListenerSet; the later, the less is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unattached {
     /// No listener has the name or the port.
@@ -58,26 +61,26 @@ impl Unattached {
     }
 
     /// What is wrong.
-    pub fn what(self, written: &ParentRef, route: &Attaching<'_>) -> String {
+    pub fn what(self, parent: &Parent<'_>, route: &Attaching<'_>) -> String {
         let Attaching { kind, namespace, .. } = route;
-        let (kind, gateway) = (kind.name(), &written.name);
+        let (kind, written) = (kind.name(), parent.written);
+        let parent = format!("the {} `{}`", Kind::from(parent.kind), parent.name);
         match self {
             Self::NoListener => {
                 let named = written.section_name.as_deref();
                 let named = named.map(|name| format!(" called `{name}`")).unwrap_or_default();
                 let port = written.port.map(|port| format!(" on port {port}")).unwrap_or_default();
-                format!("the Gateway `{gateway}` has no listener{named}{port}")
+                format!("{parent} has no listener{named}{port}")
             }
             Self::OtherKinds => {
-                format!("no listener of the Gateway `{gateway}` that is meant takes a {kind}")
+                format!("no listener of {parent} that is meant takes a {kind}")
             }
             Self::OtherNamespaces => format!(
-                "no listener of the Gateway `{gateway}` that is meant takes routes of the \
-                 namespace `{namespace}`"
+                "no listener of {parent} that is meant takes routes of the namespace \
+                 `{namespace}`"
             ),
             Self::OtherHosts => format!(
-                "the route and the listeners of the Gateway `{gateway}` that are meant have no \
-                 host in common"
+                "the route and the listeners of {parent} that are meant have no host in common"
             ),
         }
     }
@@ -96,16 +99,19 @@ impl Unattached {
     }
 }
 
-/// The listeners of a Gateway in the namespace `own` that take a route which names it like this;
-/// at least one.
+/// The listeners of a Gateway in the namespace `own` that take a route with this parent, which is
+/// the Gateway or one of its sets; at least one.
 pub fn attach(
     own: &str,
     listeners: &[Judged<'_>],
-    written: &ParentRef,
+    parent: &Parent<'_>,
     route: &Attaching<'_>,
 ) -> Result<Vec<Attachment>, Unattached> {
+    let written = parent.written;
+    let set = (parent.kind == ParentKind::ListenerSet).then_some((parent.namespace, parent.name));
     let is_meant = |it: &Judged<'_>| {
-        written.port.is_none_or(|port| port == i64::from(it.listener.port))
+        it.set.map(ListenerSet::namespaced_name) == set
+            && written.port.is_none_or(|port| port == i64::from(it.listener.port))
             && written.section_name.as_ref().is_none_or(|name| *name == it.listener.name)
     };
     let (mut attached, mut why) = (Vec::new(), Unattached::NoListener);
@@ -176,7 +182,14 @@ mod tests {
         let labels = BTreeMap::from([("team".to_owned(), (*namespace).to_owned())]);
         let hosts: Vec<String> = hosts.iter().map(|it| (*it).to_owned()).collect();
         let route = Attaching { kind: *kind, namespace, labels: &labels, hosts: &hosts };
-        let attached = attach("infra", &judge(&spec), &written, &route);
+        let named = Parent {
+            index: 0,
+            kind: ParentKind::Gateway,
+            namespace: "infra",
+            name: "edge",
+            written: &written,
+        };
+        let attached = attach("infra", &judge(&spec), &named, &route);
         let host = |host: Option<HostMatch>| match host {
             None => "any".to_owned(),
             Some(HostMatch::Exact(name)) => name.to_string(),
@@ -192,7 +205,7 @@ mod tests {
         });
         let why = format!("{listeners} {parent} {kind:?} {namespace} {hosts:?}");
         if let Err(reason) = &attached {
-            assert!(reason.what(&written, &route).contains("`edge`"), "{why}");
+            assert!(reason.what(&named, &route).contains("`edge`"), "{why}");
         }
         assert_eq!(attached.map_err(Unattached::reason), expected, "{why}");
     }

@@ -5,14 +5,20 @@
 //! another listener, which kinds of routes may attach, and what is wrong with its certificates. Of
 //! listeners that conflict none is served: a gateway must not choose one. Whether a Secret that is
 //! named exists is for the caller to say.
+//!
+//! Of listeners of different authors, the Gateway's and those of its ListenerSets, the earlier one
+//! stays and the later one is not served.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ambit_model::http::gateway::HostMatch;
 use ambit_model::http::rule::RouteKind;
 use ambit_words::ports;
 
+use super::sets::ListenerSet;
 use super::{GatewaySpec, Listener, Position, RouteGroupKind, SecretRef, UNSUPPORTED_PROTOCOL};
+use crate::routes::GrantFrom;
 
 /// The ports of the pod that the gateway itself uses.
 const TAKEN: [u16; 5] =
@@ -74,27 +80,64 @@ impl Fault {
 pub struct Judged<'a> {
     /// The listener.
     pub listener: &'a Listener,
+    /// The set that it is of; none if it is the Gateway's own.
+    pub set: Option<&'a ListenerSet>,
     /// What is spoken there, if the word is known.
     protocol: Option<Protocol>,
     /// Why it is not accepted, whatever other listeners are.
     refused: Option<Fault>,
     /// Why it cannot be told from others.
     conflict: Option<Fault>,
+    /// Whether that is the fault of an earlier author's. It then keeps nobody away.
+    gives_way: bool,
     /// The kinds of routes that may attach.
     kinds: Vec<RouteKind>,
     /// What is wrong with what it names.
     unresolved: Option<Fault>,
 }
 
-/// Judges the listeners of a Gateway at the edge, in their order.
+/// Judges the own listeners of a Gateway at the edge, in their order. What ListenerSets add changes
+/// nothing for them.
 pub fn judge(spec: &GatewaySpec) -> Vec<Judged<'_>> {
-    let mut all: Vec<Judged<'_>> = spec.listeners.iter().map(Judged::alone).collect();
-    let conflicts: Vec<Option<Fault>> =
-        (0..all.len()).map(|at| conflict(&all[at], &all[..at], &all[at + 1..])).collect();
-    for (judged, conflict) in all.iter_mut().zip(conflicts) {
-        judged.conflict = conflict;
+    judge_all(spec, &[])
+}
+
+/// Judges the listeners of a Gateway at the edge, and those of the sets that it takes, which are in
+/// their order.
+pub fn judge_all<'a>(spec: &'a GatewaySpec, sets: &[&'a ListenerSet]) -> Vec<Judged<'a>> {
+    let mut all = judge_author(&spec.listeners, None, &[]);
+    for set in sets {
+        let own = judge_author(&set.spec.listeners, Some(set), &all);
+        all.extend(own);
     }
     all
+}
+
+/// Judges the listeners of a ListenerSet as if they were a Gateway's only ones.
+pub(crate) fn judge_set(set: &ListenerSet) -> Vec<Judged<'_>> {
+    judge_author(&set.spec.listeners, Some(set), &[])
+}
+
+/// Judges the listeners of one author, after those that come before them.
+fn judge_author<'a>(
+    listeners: &'a [Listener],
+    set: Option<&'a ListenerSet>,
+    earlier: &[Judged<'a>],
+) -> Vec<Judged<'a>> {
+    let mut own: Vec<Judged<'a>> = listeners.iter().map(|it| Judged::alone(it, set)).collect();
+    for judged in &mut own {
+        judged.conflict = conflict(judged, earlier.iter());
+        judged.gives_way = judged.conflict.is_some();
+    }
+    let among = |at: usize| {
+        let others = own[..at].iter().chain(&own[at + 1..]);
+        (!own[at].gives_way).then(|| conflict(&own[at], others)).flatten()
+    };
+    let conflicts: Vec<Option<Fault>> = (0..own.len()).map(among).collect();
+    for (judged, conflict) in own.iter_mut().zip(conflicts) {
+        judged.conflict = judged.conflict.take().or(conflict);
+    }
+    own
 }
 
 /// Whether pods run for a Gateway: they serve one of its listeners, and it asks for no address that
@@ -153,12 +196,13 @@ impl Protocol {
 
 impl<'a> Judged<'a> {
     /// What is made of a listener that is the only one.
-    fn alone(listener: &'a Listener) -> Self {
+    fn alone(listener: &'a Listener, set: Option<&'a ListenerSet>) -> Self {
         let protocol = Protocol::of(listener);
         let refused = refused(listener, protocol);
         let (kinds, wrong_kinds) = kinds(listener, protocol);
         let unresolved = wrong_kinds.or_else(|| wrong_certificates(listener, protocol));
-        Self { listener, protocol, refused, conflict: None, kinds, unresolved }
+        let (conflict, gives_way) = (None, false);
+        Self { listener, set, protocol, refused, conflict, gives_way, kinds, unresolved }
     }
 
     /// Whether it is served.
@@ -203,7 +247,33 @@ impl<'a> Judged<'a> {
 
     /// Whether routes of a namespace with these labels may attach; `own` is the Gateway's.
     pub fn admits(&self, own: &str, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.listener.admits(own, namespace, labels)
+        self.listener.admits(self.namespace(own), namespace, labels)
+    }
+
+    /// The namespace of who wrote it; `own` is the Gateway's.
+    pub fn namespace<'b>(&self, own: &'b str) -> &'b str
+    where
+        'a: 'b,
+    {
+        self.set.map_or(own, |set| set.namespaced_name().0)
+    }
+
+    /// As whom it refers to objects of other namespaces; `own` is the Gateway's namespace.
+    pub fn refers_as(&self, own: &str) -> GrantFrom {
+        match self.set {
+            None => GrantFrom::of_gateways(own),
+            Some(set) => GrantFrom::of_listener_sets(set.namespaced_name().0),
+        }
+    }
+
+    /// A name that no other listener of the Gateway has: `web` of the Gateway's own, and
+    /// `namespace/set/web` of a set's.
+    pub fn full_name(&self) -> Cow<'a, str> {
+        let name = self.listener.name.as_str();
+        self.set.map_or(Cow::Borrowed(name), |set| {
+            let (namespace, set) = set.namespaced_name();
+            Cow::Owned(format!("{namespace}/{set}/{name}"))
+        })
     }
 
     /// The port; `None` for a number that is none.
@@ -258,18 +328,30 @@ fn refused(listener: &Listener, protocol: Option<Protocol>) -> Option<Fault> {
     Some(Fault { reason: "PortUnavailable", what })
 }
 
-/// Why a listener cannot be told from others. Those that are refused anyway are no others.
-fn conflict(own: &Judged<'_>, before: &[Judged<'_>], after: &[Judged<'_>]) -> Option<Fault> {
+/// Why a listener cannot be told from others. Those that are refused anyway are no others, and
+/// neither are those that give way.
+fn conflict<'a, 'b: 'a>(
+    own: &Judged<'_>,
+    others: impl Iterator<Item = &'a Judged<'b>> + Clone,
+) -> Option<Fault> {
     // Connections and datagrams have ports of their own.
     let is_udp = own.protocol == Some(Protocol::Udp);
     let others = || {
-        let all = before.iter().chain(after);
-        all.filter(|it| it.refused.is_none() && it.listener.port == own.listener.port)
-            .filter(|it| (it.protocol == Some(Protocol::Udp)) == is_udp)
+        let is_there = |it: &&Judged<'_>| {
+            it.refused.is_none() && !it.gives_way && (it.protocol == Some(Protocol::Udp)) == is_udp
+        };
+        others.clone().filter(is_there).filter(|it| it.listener.port == own.listener.port)
     };
     let protocol = own.protocol.filter(|_| own.refused.is_none())?;
-    let named = |other: &Judged<'_>| {
-        format!("listeners `{}` and `{}`", own.listener.name, other.listener.name)
+    // An author learns no names of others'.
+    let named = |other: &Judged<'_>| match other.set {
+        _ if other.set.map(ListenerSet::namespaced_name)
+            == own.set.map(ListenerSet::namespaced_name) =>
+        {
+            format!("listeners `{}` and `{}`", own.listener.name, other.listener.name)
+        }
+        None => format!("listener `{}` and one of the Gateway", own.listener.name),
+        Some(_) => format!("listener `{}` and one of an older ListenerSet", own.listener.name),
     };
     let port = own.listener.port;
     let clashes = |other: &&Judged<'_>| !other.protocol.is_some_and(|it| it.goes_with(protocol));
@@ -430,6 +512,78 @@ mod tests {
         check(&[("TCP", 80, ""), ("TCP", 80, "")], &[protocol, protocol]);
         check(&[("TCP", 53, ""), ("UDP", 53, "")], &["", ""]);
         check(&[("HTTP", 80, ""), ("other.com/a", 80, "")], &["", ""]);
+    }
+
+    #[test]
+    fn of_several_authors_the_earlier_one_stays() {
+        let listeners = |all: &[(&str, i32, &str)]| -> Value {
+            let of = |(index, it): (usize, &(&str, i32, &str))| {
+                let (protocol, port, hostname) = *it;
+                json!({"name": format!("l{index}"), "protocol": protocol, "port": port,
+                    "hostname": hostname})
+            };
+            all.iter().enumerate().map(of).collect()
+        };
+        type Written<'a> = &'a [(&'a str, i32, &'a str)];
+        let check = |own: Written<'_>, sets: &[Written<'_>], expected: &[&str]| {
+            let spec = spec(listeners(own));
+            let sets = sets.iter().enumerate().map(|(index, all)| {
+                let set = json!({"apiVersion": "gateway.networking.k8s.io/v1",
+                    "kind": "ListenerSet",
+                    "metadata": {"namespace": "shop", "name": format!("s{index}")},
+                    "spec": {"parentRef": {"name": "edge"}, "listeners": listeners(all)}});
+                serde_json::from_value(set).expect("a ListenerSet")
+            });
+            let sets: Vec<ListenerSet> = sets.collect();
+            let sets: Vec<&ListenerSet> = sets.iter().collect();
+            let all = judge_all(&spec, &sets);
+            let found: Vec<String> = all
+                .iter()
+                .map(|it| format!("{} {}", it.full_name(), reason(it.not_accepted())))
+                .collect();
+            assert_eq!(found.iter().map(|it| it.trim()).collect::<Vec<_>>(), expected);
+            assert!(all.iter().zip(judge(&spec)).all(|(one, other)| *one == other));
+        };
+        let a: Written<'_> = &[("HTTP", 80, "a.com")];
+        let b: Written<'_> = &[("HTTP", 80, "b.com")];
+        let tcp: Written<'_> = &[("TCP", 80, "")];
+        check(a, &[b], &["l0", "shop/s0/l0"]);
+        check(a, &[a], &["l0", "shop/s0/l0 HostnameConflict"]);
+        check(b, &[a, a], &["l0", "shop/s0/l0", "shop/s1/l0 HostnameConflict"]);
+        check(a, &[tcp], &["l0", "shop/s0/l0 ProtocolConflict"]);
+        // What loses to an earlier one keeps nobody away.
+        check(a, &[tcp, b], &["l0", "shop/s0/l0 ProtocolConflict", "shop/s1/l0"]);
+        let mixed: Written<'_> = &[("HTTP", 80, "b.com"), ("TCP", 80, ""), ("HTTP", 80, "a.com")];
+        let (host, protocol) = ("shop/s0/l2 HostnameConflict", "shop/s0/l1 ProtocolConflict");
+        check(a, &[mixed], &["l0", "shop/s0/l0", protocol, host]);
+        // Of one author none is chosen, and each keeps others away.
+        let twice: Written<'_> = &[("HTTP", 80, "b.com"), ("HTTP", 80, "b.com")];
+        let neither = ["shop/s0/l0 HostnameConflict", "shop/s0/l1 HostnameConflict"];
+        check(a, &[twice, b], &["l0", neither[0], neither[1], "shop/s1/l0 HostnameConflict"]);
+        // One that is refused anyway is nowhere.
+        check(&[("UDP", 80, "")], &[a], &["l0 UnsupportedProtocol", "shop/s0/l0"]);
+    }
+
+    #[test]
+    fn an_author_learns_no_names_of_others() {
+        let set = |name: &str| -> ListenerSet {
+            let set = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+                "metadata": {"namespace": "shop", "name": name},
+                "spec": {"parentRef": {"name": "edge"}, "listeners": [
+                    {"name": format!("of-{name}"), "protocol": "HTTP", "port": 80}]}});
+            serde_json::from_value(set).expect("a ListenerSet")
+        };
+        let (one, two) = (set("one"), set("two"));
+        let check = |own: &GatewaySpec, expected: &str| {
+            let all = judge_all(own, &[&one, &two]);
+            let fault = all.last().and_then(Judged::conflict).expect("a conflict");
+            assert_eq!(fault.what, expected);
+        };
+        let same = "have the same host at port 80";
+        let web = self::one(json!({"name": "web", "protocol": "HTTP", "port": 80}));
+        check(&web, &format!("listener `of-two` and one of the Gateway {same}"));
+        let alt = self::one(json!({"name": "web", "protocol": "HTTP", "port": 81}));
+        check(&alt, &format!("listener `of-two` and one of an older ListenerSet {same}"));
     }
 
     #[test]

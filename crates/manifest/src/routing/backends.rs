@@ -177,7 +177,7 @@ impl Lookup<'_> {
             parent.kind == ParentKind::Service
                 && (parent.namespace, parent.name) == (namespace, name)
         });
-        let is_at_gateway = self.parents.iter().any(|parent| parent.kind == ParentKind::Gateway);
+        let is_at_gateway = self.parents.iter().any(|parent| parent.kind.has_listeners());
         let is_free = namespace == self.namespace || is_parent && !is_at_gateway;
         // First, so that nobody learns from a condition what another namespace has.
         if !is_free && !self.backends.is_granted(&from, namespace, name) {

@@ -1,11 +1,11 @@
-//! What a route attaches to: services of the mesh, and Gateways.
+//! What a route attaches to: services of the mesh, Gateways, and what adds listeners to those.
 
 use k8s_openapi::api::core::v1::Service;
 
 use crate::istio::ServiceEntry;
 use crate::routes::{GROUP, ParentRef, RouteSpec};
 
-/// A service or Gateway that a route attaches to.
+/// A service, Gateway or ListenerSet that a route attaches to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parent<'a> {
     /// Its index in `parentRefs`.
@@ -30,6 +30,15 @@ pub enum ParentKind {
     /// A Gateway. One at the edge takes it at its listeners ([`crate::gateway::attach`]); waypoints
     /// are asked for the routes of services.
     Gateway,
+    /// A ListenerSet, which adds listeners to a Gateway. A route attaches to those alone.
+    ListenerSet,
+}
+
+impl ParentKind {
+    /// Whether routes attach to listeners of it.
+    pub fn has_listeners(self) -> bool {
+        matches!(self, Self::Gateway | Self::ListenerSet)
+    }
 }
 
 /// A port of a parent.
@@ -41,7 +50,7 @@ pub struct Port {
     pub name: String,
 }
 
-/// The services and Gateways that a route of this namespace attaches to.
+/// The services, Gateways and ListenerSets that a route of this namespace attaches to.
 pub fn parents<'a, R: Default>(
     spec: &'a RouteSpec<R>,
     namespace: &'a str,
@@ -52,6 +61,7 @@ pub fn parents<'a, R: Default>(
             ("", "Service") => ParentKind::Service,
             ("networking.istio.io", "ServiceEntry") => ParentKind::ServiceEntry,
             (GROUP, "Gateway") => ParentKind::Gateway,
+            (GROUP, "ListenerSet") => ParentKind::ListenerSet,
             _ => return None,
         };
         let namespace = written.namespace.as_deref().unwrap_or(namespace);
@@ -68,6 +78,7 @@ impl Parent<'_> {
             ParentKind::Service => "Service",
             ParentKind::ServiceEntry => "ServiceEntry",
             ParentKind::Gateway => "Gateway",
+            ParentKind::ListenerSet => "ListenerSet",
         };
         let parent = format!("{kind} `{}/{}`", self.namespace, self.name);
         let Some(ports) = ports else { return Err(format!("the {parent} does not exist")) };

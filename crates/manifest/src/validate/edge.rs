@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use super::names::{dns_label, dns_subdomain, port_number, require};
 use crate::finding::{Issues, Path};
-use crate::gateway::listeners::{Judged, Protocol, judge};
+use crate::gateway::listeners::{Judged, Protocol, judge, judge_set};
+use crate::gateway::sets::ListenerSet;
 use crate::gateway::{
     Address, ClientValidation, FrontendTls, GatewaySpec, GatewayTls, HBONE_PROTOCOL, ListenerTls,
     SecretRef,
@@ -29,6 +30,14 @@ pub(super) fn gateway(spec: &GatewaySpec, issues: &mut Issues) {
     }
     if let Some(tls) = &spec.tls {
         gateway_tls(tls, &at.field("tls"), issues);
+    }
+}
+
+/// Checks a ListenerSet, whose listeners are those of a Gateway at the edge.
+pub(super) fn listener_set(set: &ListenerSet, issues: &mut Issues) {
+    let at = Path::at("spec").field("listeners");
+    for (index, judged) in judge_set(set).iter().enumerate() {
+        listener(judged, &at.index(index), issues);
     }
 }
 

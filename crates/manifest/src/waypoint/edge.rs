@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use super::conditions::Condition;
 use super::made::{ListenerMade, Made};
-use crate::gateway::listeners::{Fault, INVALID_CLIENT_CERTIFICATE, Judged, Protocol, judge};
+use crate::gateway::listeners::{
+    Fault, INVALID_CLIENT_CERTIFICATE, Judged, Protocol, judge, judge_all,
+};
+use crate::gateway::sets::ListenerSet;
 use crate::gateway::{Gateway, GatewaySpec};
 
 /// Says that clients may come without proof of who they are.
@@ -34,15 +37,18 @@ pub(super) struct Port {
 pub(super) struct ListenerStatus<'a> {
     /// Its name.
     pub(super) name: &'a str,
+    /// How many routes are attached, if somebody counts.
+    pub(super) attached: Option<usize>,
     /// The kinds of routes that may attach.
     pub(super) kinds: Vec<&'static str>,
     /// Its conditions.
     pub(super) own: Vec<Condition>,
 }
 
-/// The ports of its listeners, each once; one of connections and one of datagrams may be the same.
-pub(super) fn ports(spec: &GatewaySpec) -> Vec<Port> {
-    let judged = judge(spec);
+/// The ports of its listeners and of those of the sets that it takes, each once; one of connections
+/// and one of datagrams may be the same.
+pub(super) fn ports(spec: &GatewaySpec, sets: &[&ListenerSet]) -> Vec<Port> {
+    let judged = judge_all(spec, sets);
     let mut ports: BTreeMap<(&str, u16), Port> = BTreeMap::new();
     for judged in judged.iter().filter(|it| it.is_served()) {
         let Some(number) = judged.port() else { continue };
@@ -84,12 +90,23 @@ pub(super) fn conditions<'a>(
 
 /// What is known of a listener besides what it says.
 fn known<'a>(judged: &Judged<'_>, made: &'a Made) -> Option<&'a ListenerMade> {
-    made.listeners.get(&judged.listener.name)
+    made.listeners.get(&*judged.full_name())
 }
 
 /// Why a listener is not served.
-fn not_accepted<'a>(judged: &'a Judged<'_>, made: &'a Made) -> Option<&'a Fault> {
+pub(super) fn not_accepted<'a>(judged: &'a Judged<'_>, made: &'a Made) -> Option<&'a Fault> {
     judged.not_accepted().or_else(|| known(judged, made)?.refused.as_ref())
+}
+
+/// Why none of its connections can be taken, or no request of them read, though it is accepted.
+pub(super) fn useless<'a>(judged: &'a Judged<'_>, made: &'a Made) -> Option<&'a Fault> {
+    // Where only kinds of routes are wrong, the others are served.
+    unresolved(judged, made).filter(|it| it.reason != "InvalidRouteKinds")
+}
+
+/// What is wrong with what a listener names.
+fn unresolved<'a>(judged: &'a Judged<'_>, made: &'a Made) -> Option<&'a Fault> {
+    judged.unresolved().or_else(|| known(judged, made)?.unresolved.as_ref())
 }
 
 fn accepted(spec: &GatewaySpec, wrong: &[&Fault], runs: bool, made: &Made) -> Condition {
@@ -169,14 +186,17 @@ fn insecure(spec: &GatewaySpec) -> Option<Condition> {
     })
 }
 
-fn listener<'a>(judged: &Judged<'a>, made: &Made, is_programmed: bool) -> ListenerStatus<'a> {
+/// The status of a listener; `is_programmed` says whether the Gateway is.
+pub(super) fn listener<'a>(
+    judged: &Judged<'a>,
+    made: &Made,
+    is_programmed: bool,
+) -> ListenerStatus<'a> {
     let of = |kind, fault: Option<&Fault>| match fault {
         Some(fault) => Condition::fails(kind, fault.reason, &fault.what),
         None => Condition::holds(kind),
     };
     let refused = not_accepted(judged, made);
-    let unresolved = judged.unresolved();
-    let unresolved = unresolved.or_else(|| known(judged, made)?.unresolved.as_ref());
     let conflicted = match judged.conflict() {
         Some(fault) => Condition {
             reason: fault.reason,
@@ -186,18 +206,26 @@ fn listener<'a>(judged: &Judged<'a>, made: &Made, is_programmed: bool) -> Listen
         None => Condition::fails("Conflicted", "NoConflicts", ""),
     };
     let fails = |reason, message: &str| Condition::fails("Programmed", reason, message);
-    // Where only kinds of routes are wrong, the others are served.
-    let is_useless = |it: &&Fault| it.reason != "InvalidRouteKinds";
-    let programmed = match (refused, unresolved.filter(is_useless)) {
-        (Some(_), _) => fails("Invalid", "the listener is not accepted"),
+    let programmed = match (refused, useless(judged, made)) {
+        (Some(_), _) => {
+            // Of a ListenerSet's the conflict is the reason here too.
+            let conflict = judged.conflict().filter(|_| judged.set.is_some());
+            fails(conflict.map_or("Invalid", |it| it.reason), "the listener is not accepted")
+        }
         (None, Some(fault)) => fails("Invalid", &fault.what),
         (None, None) if !is_programmed => fails("Pending", "the Gateway is not programmed"),
         (None, None) => Condition::holds("Programmed"),
     };
     ListenerStatus {
         name: &judged.listener.name,
+        attached: known(judged, made).and_then(|it| it.attached_routes),
         kinds: judged.kind_names().collect(),
-        own: vec![of("Accepted", refused), conflicted, of(RESOLVED, unresolved), programmed],
+        own: vec![
+            of("Accepted", refused),
+            conflicted,
+            of(RESOLVED, unresolved(judged, made)),
+            programmed,
+        ],
     }
 }
 

@@ -18,8 +18,11 @@ pub struct Made {
     /// What is wrong with the patches that the Gateway, or its class, names. The objects then stay
     /// as they are.
     pub wrong_parameters: Option<String>,
-    /// What is known of the listeners of a gateway at the edge, by their names.
+    /// What is known of the listeners of a gateway at the edge, and of its ListenerSets, by their
+    /// full names.
     pub listeners: BTreeMap<String, ListenerMade>,
+    /// How many ListenerSets of a gateway at the edge have a listener that is served.
+    pub sets: usize,
     /// What is wrong with the certificate by which a gateway at the edge proves itself to backends.
     pub unresolved: Option<Fault>,
 }

@@ -268,6 +268,7 @@ mod tests {
     fn common(place: Place<'_>) -> Common<'_> {
         Common {
             position: Position::Waypoint,
+            sets: &[],
             image: "i",
             place,
             control: "https://10.0.0.1:15012",

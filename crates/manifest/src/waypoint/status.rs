@@ -12,13 +12,14 @@ use super::made::Made;
 use crate::gateway::listeners::ROUTES_GROUP;
 use crate::gateway::{Gateway, Position, UNSUPPORTED_PROTOCOL, UNSUPPORTED_REMEDY};
 
+/// The field that counts the ListenerSets that a Gateway takes.
+const ATTACHED_SETS: &str = "attachedListenerSets";
+
 /// The status of a Gateway at this position; what it says otherwise is kept.
 pub fn status(gateway: &Gateway, position: Position, made: &Made, now: &str) -> Value {
     let generation = gateway.metadata.generation.unwrap_or_default();
     let mut status = gateway.status.clone().unwrap_or_default();
     let told = Told { generation, now };
-    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
-    let before_listeners = list(status.get("listeners"));
     let (own, listeners) = match position {
         Position::Waypoint => (conditions(gateway, made), listeners(gateway)),
         Position::Edge => edge::conditions(gateway, made),
@@ -31,12 +32,32 @@ pub fn status(gateway: &Gateway, position: Position, made: &Made, now: &str) -> 
         };
         before.retain(|it| !is_stale(it));
     }
+    let is_accepted = own.iter().any(|it| it.kind == "Accepted" && it.status);
     status["conditions"] = told.conditions(before, own);
     status["addresses"] = made.addresses.iter().map(|it| address(it)).collect();
+    status["listeners"] = written(&told, list(status.get("listeners")), listeners);
+    // An API before version 1.5 does not know the field.
+    let attached = if is_accepted { made.sets } else { 0 };
+    if attached > 0 || status.get(ATTACHED_SETS).is_some() {
+        status[ATTACHED_SETS] = json!(attached);
+    }
+    status
+}
+
+/// What a status lists.
+pub(super) fn list(value: Option<&Value>) -> Vec<Value> {
+    value.and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// What is written of listeners; `before` is what was.
+pub(super) fn written(
+    told: &Told<'_>,
+    before: Vec<Value>,
+    listeners: Vec<ListenerStatus<'_>>,
+) -> Value {
     let listeners = listeners.into_iter().map(|it| {
-        let old = before_listeners.iter().find(|old| old["name"] == *it.name);
-        let attached = made.listeners.get(it.name).and_then(|made| made.attached_routes);
-        let attached = attached.map(|count| json!(count));
+        let old = before.iter().find(|old| old["name"] == *it.name);
+        let attached = it.attached.map(|count| json!(count));
         let attached = attached.or_else(|| old?.get("attachedRoutes").cloned());
         let group = ROUTES_GROUP;
         let kinds = it.kinds.iter().map(|kind| json!({"group": group, "kind": kind}));
@@ -47,8 +68,7 @@ pub fn status(gateway: &Gateway, position: Position, made: &Made, now: &str) -> 
             "conditions": told.conditions(list(old.and_then(|it| it.get("conditions"))), it.own),
         })
     });
-    status["listeners"] = listeners.collect();
-    status
+    listeners.collect()
 }
 
 /// An address, which may be the name of a host.
@@ -69,7 +89,7 @@ fn listeners(gateway: &Gateway) -> Vec<ListenerStatus<'_>> {
             false => Condition::fails("Programmed", "Invalid", "the listener is not accepted"),
         };
         let own = vec![accepted, programmed, Condition::holds("ResolvedRefs")];
-        ListenerStatus { name: &listener.name, kinds, own }
+        ListenerStatus { name: &listener.name, attached: None, kinds, own }
     });
     told.collect()
 }

@@ -283,6 +283,9 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
             |object| read(Kind::GatewayClass, object, as_written, Typed::GatewayClass)
         }
         Kind::Gateway => |object| read(Kind::Gateway, object, as_written, Typed::Gateway),
+        Kind::ListenerSet => {
+            |object| read(Kind::ListenerSet, object, as_written, Typed::ListenerSet)
+        }
         Kind::HttpRoute => {
             |object| read(Kind::HttpRoute, object, |it| Ok(read_route(it)), Typed::HttpRoute)
         }

@@ -1,9 +1,10 @@
-//! Gateways, and what may name them as waypoints.
+//! Gateways, what adds listeners to them, and what may name them as waypoints.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::gateway::{Gateway, GatewayClass, Unbound};
 use ambit_manifest::routes::ReferenceGrant;
 use ambit_manifest::routing::ParentKind;
@@ -14,7 +15,7 @@ use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
 use super::Store;
 use crate::view_builder::gateways::{Canary, Naming, names};
 use crate::view_builder::records::entry_labels;
-use crate::view_builder::routes::ParentName;
+use crate::view_builder::routes::{ParentName, Route};
 use crate::view_builder::selectors::Labels;
 use crate::view_builder::{Dirty, Mesh, entries, services};
 
@@ -42,6 +43,42 @@ impl Store {
             self.mark_selecting(mesh, &name.namespace, dirty);
             dirty.gateways.insert(name);
         }
+    }
+
+    pub(super) fn put_listener_set(
+        &mut self,
+        name: &ObjectName,
+        set: Option<Arc<ListenerSet>>,
+        dirty: &mut Dirty,
+    ) {
+        let gateways = self.gateways.put_set(name, set).into_iter();
+        dirty.parents.extend(gateways.map(|it| (ParentKind::Gateway, it)));
+    }
+
+    /// The ListenerSets that a Gateway takes, in their order.
+    pub(crate) fn taken_sets(
+        &self,
+        name: &ObjectName,
+        gateway: &Gateway,
+    ) -> Vec<&Arc<ListenerSet>> {
+        let named = self.gateways.sets().of(name);
+        let taken = named.filter(|(set, _)| {
+            let labels = self.namespace(&set.namespace).labels;
+            gateway.spec.takes_sets_of(&name.namespace, &set.namespace, &labels)
+        });
+        let mut taken: Vec<&Arc<ListenerSet>> = taken.map(|(_, set)| set).collect();
+        taken.sort_by(|one, other| one.order(other));
+        taken
+    }
+
+    pub(super) fn put_route(
+        &mut self,
+        mesh: &Mesh,
+        name: ObjectName,
+        route: Route,
+        dirty: &mut Dirty,
+    ) {
+        self.routes.put(mesh, (route.kind(), name), Some(route), dirty);
     }
 
     /// Marks the policies that may select pods of this namespace.
@@ -134,7 +171,7 @@ impl Store {
                 let entry = self.service_entries.get(name)?;
                 (entry.metadata.labels.as_ref(), entries::shares(entry, &record))
             }
-            ParentKind::Gateway => return None,
+            ParentKind::Gateway | ParentKind::ListenerSet => return None,
         };
         let none = Labels::new();
         let naming = Naming {

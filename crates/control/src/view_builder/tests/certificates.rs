@@ -33,7 +33,11 @@ fn roots(namespace: &str, name: &str, data: &Value) -> Event {
 }
 
 fn grant(kind: &str, to: &str) -> Event {
-    let from = json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway",
+    grant_for("Gateway", kind, to)
+}
+
+fn grant_for(from: &str, kind: &str, to: &str) -> Event {
+    let from = json!([{"group": "gateway.networking.k8s.io", "kind": from,
         "namespace": "infra"}]);
     let spec = json!({"from": from, "to": [{"group": "", "kind": kind, "name": to}]});
     put(Kind::ReferenceGrant, &json!({"metadata": meta("certs", "g", &json!({})), "spec": spec}))
@@ -178,6 +182,40 @@ fn a_gateway_proves_itself_to_backends_by_a_secret_that_it_may_use() {
     check(secret("certs", "far", tls, &chain, &key), &["+certs/far"], Some("certs/far"), "");
     let ungranted = delete(Kind::ReferenceGrant, "certs", "g");
     check(ungranted, &["-certs/far"], None, "RefNotPermitted");
+}
+
+#[test]
+fn a_listener_set_refers_to_secrets_as_itself() {
+    let authority = authority();
+    let (chain, key) = pair(&authority);
+    let check = |namespace: &str, grant: Option<Event>, expected: &[&str], fault: &str| {
+        let mut builder = builder();
+        let spec = json!({"gatewayClassName": "ambit",
+            "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}],
+            "allowedListeners": {"namespaces": {"from": "All"}}});
+        let tls = json!({"certificateRefs": [{"name": "far", "namespace": "certs"}]});
+        let of_set = json!({"parentRef": {"name": "edge", "namespace": "infra"}, "listeners": [
+            {"name": "tls", "port": 443, "protocol": "HTTPS", "tls": tls}]});
+        let (edge, own) = (meta("infra", "edge", &json!({})), meta(namespace, "own", &json!({})));
+        builder.apply([
+            put(Kind::Gateway, &json!({"metadata": edge, "spec": spec})),
+            put(Kind::ListenerSet, &json!({"metadata": own, "spec": of_set})),
+        ]);
+        let far = secret("certs", "far", "kubernetes.io/tls", &chain, &key);
+        let mut changes = builder.apply([far]);
+        changes.extend(builder.apply(grant));
+        assert_eq!(told(&changes), expected, "{namespace}");
+        let edge = Edge::find(builder.store(), &ObjectName::new("infra", "edge")).expect("an edge");
+        let mut made = edge.made(builder.store());
+        let made = made.remove(&format!("{namespace}/own/tls")).expect("the listener");
+        assert_eq!(made.unresolved.map_or("", |it| it.reason), fault, "{namespace}");
+    };
+    let denied = "RefNotPermitted";
+    check("infra", None, &[], denied);
+    check("infra", Some(grant("Secret", "far")), &[], denied);
+    check("infra", Some(grant_for("ListenerSet", "Secret", "far")), &["+certs/far"], "");
+    check("shop", Some(grant_for("ListenerSet", "Secret", "far")), &[], denied);
+    check("certs", None, &["+certs/far"], "");
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn web(from: &str) -> Value {
         "allowedRoutes": {"namespaces": namespaces}}])
 }
 
-fn namespace(name: &str, labels: &Value) -> Event {
+pub(super) fn namespace(name: &str, labels: &Value) -> Event {
     put(Kind::Namespace, &json!({"metadata": {"name": name, "labels": labels}}))
 }
 
@@ -37,12 +37,12 @@ fn route(kind: Kind, namespace: &str, name: &str, section: &str, hosts: &Value) 
     put(kind, &json!({"metadata": meta(namespace, name, &json!({})), "spec": spec}))
 }
 
-fn own_service(builder: &Builder) -> ServiceName {
+pub(super) fn own_service(builder: &Builder) -> ServiceName {
     builder.store().gateways().service_of(builder.mesh(), &ObjectName::new("infra", "edge"))
 }
 
 /// What the gateway is sent: each listener with the routes at each of its hosts.
-fn sent(builder: &Builder) -> Vec<String> {
+pub(super) fn sent(builder: &Builder) -> Vec<String> {
     let Some(gateway) = builder.view().gateway(&own_service(builder)) else {
         return vec!["nothing".to_owned()];
     };
@@ -65,7 +65,7 @@ fn sent(builder: &Builder) -> Vec<String> {
 }
 
 /// The conditions of a route at its parents.
-fn told(builder: &Builder, kind: Kind, namespace: &str, name: &str) -> Vec<String> {
+pub(super) fn told(builder: &Builder, kind: Kind, namespace: &str, name: &str) -> Vec<String> {
     let name = (kind, ObjectName::new(namespace, name));
     let (store, routing) = (builder.store(), builder.routing(&name).expect("it is read"));
     let route = store.routes().get(&name).expect("it is there");
@@ -78,7 +78,7 @@ fn told(builder: &Builder, kind: Kind, namespace: &str, name: &str) -> Vec<Strin
 }
 
 /// How many routes are attached to each listener, by its name.
-fn attached(builder: &Builder) -> Vec<String> {
+pub(super) fn attached(builder: &Builder) -> Vec<String> {
     let edge = Edge::find(builder.store(), &ObjectName::new("infra", "edge"));
     let made = edge.expect("a gateway at the edge").made(builder.store());
     made.iter().map(|(name, it)| format!("{name} {}", it.attached_routes.unwrap())).collect()

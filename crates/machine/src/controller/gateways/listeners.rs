@@ -1,5 +1,5 @@
-//! What a machine's objects make of the listeners of a Gateway at the edge, and of its certificate
-//! for backends.
+//! What a machine's objects make of the listeners of a Gateway at the edge and of its ListenerSets,
+//! and of its certificate for backends.
 //!
 //! It counts the routes that are attached, and says which Secrets with certificates are not there
 //! or may not be used. The control plane reads the same objects and sends what they say; nothing
@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::gateway::attach::{Attaching, attach};
-use ambit_manifest::gateway::listeners::{Fault, INVALID_CERTIFICATE, Judged, judge};
+use ambit_manifest::gateway::listeners::{Fault, INVALID_CERTIFICATE, Judged};
+use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::gateway::{Gateway, SecretRef};
 use ambit_manifest::istio::IstioObject;
 use ambit_manifest::routes::{GrantFrom, ReferenceGrant, RouteSpec};
@@ -25,27 +26,27 @@ const ROUTES: [Kind; 5] =
 /// What a Secret with a certificate holds.
 const KEYS: [&str; 2] = ["/data/tls.crt", "/data/tls.key"];
 
-/// What is known of the listeners of a Gateway, by their names.
+/// What is known of the listeners of a Gateway and of the sets that it takes, by their full names.
 pub(super) fn listeners(
     store: &Store,
     object: &ObjectRef,
-    gateway: &Gateway,
+    judged: &[Judged<'_>],
 ) -> BTreeMap<String, ListenerMade> {
     let own = object.namespace.as_deref().unwrap_or_default();
-    let judged = judge(&gateway.spec);
     let mut counts = vec![0; judged.len()];
     for kind in ROUTES {
         for (route, value) in store.of_plural(kind.plural()) {
-            let attached = attached(store, (own, &object.name), &judged, kind, (route, value));
+            let attached = attached(store, (own, &object.name), judged, kind, (route, value));
             for (count, is_attached) in counts.iter_mut().zip(attached) {
                 *count += usize::from(is_attached);
             }
         }
     }
     let made = judged.iter().zip(counts).map(|(judged, count)| {
-        let unresolved = judged.certificates().find_map(|it| wrong(store, own, it));
+        let from = judged.refers_as(own);
+        let unresolved = judged.certificates().find_map(|it| wrong(store, &from, it));
         let made = ListenerMade { attached_routes: Some(count), unresolved, refused: None };
-        (judged.listener.name.clone(), made)
+        (judged.full_name().into_owned(), made)
     });
     made.collect()
 }
@@ -71,30 +72,44 @@ fn attached(
 ) -> Vec<bool> {
     let route: IstioObject<RouteSpec<Value>> = decode(value);
     let namespace = object.namespace.as_deref().unwrap_or_default();
-    let of_namespace = store.object(&ObjectRef::new(Kind::Namespace, None, namespace));
-    let labels = of_namespace.and_then(|it| it.pointer("/metadata/labels")).cloned();
-    let labels: BTreeMap<String, String> =
-        labels.and_then(|it| serde_json::from_value(it).ok()).unwrap_or_default();
+    let labels = labels(store, namespace);
     let is_of_hosts = !matches!(kind, Kind::TcpRoute | Kind::UdpRoute);
     let hosts = if is_of_hosts { route.spec.hosts() } else { &[] };
     let attaching = Attaching { kind, namespace, labels: &labels, hosts };
     let mut attached = vec![false; judged.len()];
-    let here = parents(&route.spec, namespace)
-        .filter(|it| it.kind == ParentKind::Gateway && (it.namespace, it.name) == (own, gateway));
-    for it in here.filter_map(|it| attach(own, judged, it.written, &attaching).ok()).flatten() {
+    let here = parents(&route.spec, namespace).filter(|it| {
+        let named = (it.namespace, it.name);
+        match it.kind {
+            ParentKind::Gateway => named == (own, gateway),
+            ParentKind::ListenerSet => {
+                let sets = judged.iter().filter_map(|it| it.set);
+                sets.map(ListenerSet::namespaced_name).any(|it| it == named)
+            }
+            ParentKind::Service | ParentKind::ServiceEntry => false,
+        }
+    });
+    for it in here.filter_map(|it| attach(own, judged, &it, &attaching).ok()).flatten() {
         attached[it.listener] = true;
     }
     attached
 }
 
+/// The labels of a namespace.
+pub(super) fn labels(store: &Store, namespace: &str) -> BTreeMap<String, String> {
+    let object = store.object(&ObjectRef::new(Kind::Namespace, None, namespace));
+    let labels = object.and_then(|it| it.pointer("/metadata/labels")).cloned();
+    labels.and_then(|it| serde_json::from_value(it).ok()).unwrap_or_default()
+}
+
 /// What is wrong with the Secret of a certificate.
-fn wrong(store: &Store, own: &str, named: &SecretRef) -> Option<Fault> {
+fn wrong(store: &Store, from: &GrantFrom, named: &SecretRef) -> Option<Fault> {
+    let own = from.namespace();
     let (namespace, name) = (named.namespace.as_deref().unwrap_or(own), &*named.name);
     // First, so that nobody learns what another namespace has.
-    if namespace != own && !is_granted(store, own, namespace, name) {
+    if namespace != own && !is_granted(store, from, namespace, name) {
         let what = format!(
-            "no ReferenceGrant of `{namespace}` lets Gateways of `{own}` refer to its Secret \
-             `{name}`"
+            "no ReferenceGrant of `{namespace}` lets {}s of `{own}` refer to its Secret `{name}`",
+            from.kind()
         );
         return Some(Fault { reason: "RefNotPermitted", what });
     }
@@ -110,12 +125,11 @@ fn wrong(store: &Store, own: &str, named: &SecretRef) -> Option<Fault> {
     Some(Fault { reason: INVALID_CERTIFICATE, what })
 }
 
-/// Whether Gateways of `own` may refer to a Secret of another namespace.
-fn is_granted(store: &Store, own: &str, namespace: &str, secret: &str) -> bool {
-    let from = GrantFrom::of_gateways(own);
+/// Whether these objects may refer to a Secret of another namespace.
+fn is_granted(store: &Store, from: &GrantFrom, namespace: &str, secret: &str) -> bool {
     let mut all = store.of_plural(Kind::ReferenceGrant.plural());
     all.any(|(object, value)| {
         let is_there = object.namespace.as_deref() == Some(namespace);
-        is_there && grants(&decode::<ReferenceGrant>(value).spec, &from, ("", "Secret", secret))
+        is_there && grants(&decode::<ReferenceGrant>(value).spec, from, ("", "Secret", secret))
     })
 }
