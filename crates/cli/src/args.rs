@@ -218,9 +218,9 @@ pub(crate) struct UpArgs {
     /// it, the command stays until Ctrl-C. `ambit down` ends the mesh.
     #[arg(long)]
     pub(crate) detach: bool,
-    /// A port of this computer that leads to a listener of a Gateway, as
-    /// [IP:]PORT=[NAMESPACE/]GATEWAY/PORT, such as 8443=ingress/443; may be repeated. Without an
-    /// IP address only this computer reaches it.
+    /// A port of this computer that leads to a listener of a Gateway, such as 8443=ingress/443 or
+    /// 0.0.0.0:8443=edge/ingress/443; may be repeated. Without an IP address only this computer
+    /// reaches it.
     #[arg(long = "publish", value_name = "PORT=GATEWAY/PORT", conflicts_with = "no_mesh")]
     pub(crate) publish: Vec<ambit_machine::Published>,
     /// Starts only pods, services and DNS, without the mesh, to compare with.
