@@ -15,7 +15,7 @@
 //! | [`bytes`] | routes of connections that are no HTTP |
 //! | `attached` | which rules hold at which port, and for whose clients |
 //! | [`service`] | all of it for one service, as a waypoint gets it |
-//! | [`waypoint`] | what of it a waypoint needs |
+//! | [`needs`] | what of it a waypoint or a gateway needs |
 //! | [`traffic`], [`ejection`], [`health`] | how requests are spread, and where none go |
 //! | [`origination`] | TLS that is spoken with endpoints |
 //! | [`normal`] | which form of a path is compared |

@@ -1,12 +1,12 @@
 //! The choice of TLS versions, cipher suites and key exchange groups: one for the mesh, one for the
 //! edge.
 //!
-//! Every handshake of the mesh uses [`provider`] with [`VERSIONS`]: TLS 1.3 and AES-GCM, and
-//! nothing else. The mesh must never offer TLS 1.2, and its sessions are never resumed.
+//! Every handshake of the mesh uses `provider` with `VERSIONS`: TLS 1.3 and AES-GCM, and nothing
+//! else. The mesh must never offer TLS 1.2, and its sessions are never resumed.
 //!
-//! The clients of a gateway are not ours. For them [`edge_provider`] and [`EDGE_VERSIONS`] add TLS
-//! 1.2, ChaCha20-Poly1305 and P-384. There too every suite has AEAD and forward secrecy: no CBC, no
-//! RSA key exchange.
+//! The clients of a gateway are not ours. For them `edge_provider` and `EDGE_VERSIONS` add TLS 1.2,
+//! ChaCha20-Poly1305 and P-384. There too every suite has AEAD and forward secrecy: no CBC, no RSA
+//! key exchange.
 //!
 //! AES-128-GCM comes first and the server follows its own order: neither suite can be broken in
 //! practice, and the shorter key costs ten rounds a block instead of fourteen. AES-256-GCM is for
