@@ -200,6 +200,7 @@ fn merged(form: &Form, before: &[Value], verdict: &RouteVerdict, now: &str) -> V
 mod tests {
     use std::sync::Arc;
 
+    use ambit_manifest::ObjectName;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;

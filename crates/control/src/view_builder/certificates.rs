@@ -126,7 +126,10 @@ pub(super) fn fault(store: &Store, namespace: &str, judged: &Judged<'_>) -> Opti
 pub(super) fn proof(store: &Store, namespace: &str, spec: &GatewaySpec) -> (Proof, Option<Fault>) {
     let Some(named) = spec.client_certificate() else { return (Proof::None, None) };
     let found = match named.is_secret() {
-        true => find(store, namespace, named).map(|(secret, _)| text_of(&secret)),
+        true => {
+            let found = find(store, &GrantFrom::of_gateways(namespace), named);
+            found.map(|(secret, _)| text_of(&secret))
+        }
         false => {
             let what = format!("`{}` is no Secret; certificates are read from those", named.name);
             Err(Fault { reason: INVALID_CERTIFICATE, what })

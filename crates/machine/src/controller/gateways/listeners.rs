@@ -59,7 +59,7 @@ pub(super) fn client_certificate(
 ) -> Option<Fault> {
     let named = gateway.spec.client_certificate().filter(|it| it.is_secret())?;
     let own = object.namespace.as_deref().unwrap_or_default();
-    wrong(store, own, named).map(Fault::of_client_certificate)
+    wrong(store, &GrantFrom::of_gateways(own), named).map(Fault::of_client_certificate)
 }
 
 /// To which listeners of a Gateway a route is attached.
