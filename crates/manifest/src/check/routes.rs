@@ -93,6 +93,15 @@ impl All<'_> {
     ) {
         let own = &*object.key.namespace;
         let parents: Vec<Parent<'_>> = routing::parents(&route.spec, own).collect();
+        if object.key.kind == Kind::UdpRoute
+            && parents.iter().any(|it| it.kind != ParentKind::Gateway)
+        {
+            warnings.push(object.finding(
+                "spec.parentRefs",
+                "a UDPRoute attaches to Gateways alone: the mesh carries no datagrams",
+                "remove the parents that are no Gateways",
+            ));
+        }
         let is_at_gateway = parents.iter().any(|it| it.kind == ParentKind::Gateway);
         if parents.is_empty() {
             warnings.push(object.finding(
