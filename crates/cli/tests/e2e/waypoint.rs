@@ -1,5 +1,7 @@
 //! Waypoints on one machine: from a Gateway to pods that prove themselves, and back.
 
+use serde_json::Value;
+
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 
 /// A pod of the waypoint, by the name of its Deployment.
@@ -24,8 +26,12 @@ fn made(machine: &Machine) {
     let [way] = &*gateways else { panic!("{gateways:?}") };
     assert_eq!((&way["name"], &way["traffic"]), (&"way".into(), &"all".into()));
     assert!(way["addresses"][0].as_str().is_some_and(|ip| ip.starts_with("10.96.")), "{way}");
-    let conditions = way["conditions"].as_array().expect("conditions");
-    assert!(conditions.iter().all(|it| it["status"] == "True"), "{conditions:?}");
+    // The command waited for the store; the control plane reads it a moment later.
+    let is_true = |gateways: &[Value]| {
+        let conditions = gateways[0]["conditions"].as_array().expect("conditions");
+        conditions.iter().all(|it| it["status"] == "True")
+    };
+    machine.wait("the conditions hold", SETTLE_TIMEOUT, || is_true(&machine.list("gateways")));
     let listed = machine.run(&["waypoint", "list", "-A"]);
     assert!(listed.lines().any(|line| line.starts_with("app") && line.ends_with("True")));
     let status = machine.run(&["waypoint", "status", "way", "-n", "app"]);

@@ -131,7 +131,10 @@ impl Waypoints {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
-                        tracing::error!(error = error_chain(&error), "waypoints are not made");
+                        tracing::error!(
+                            error = error_chain(&error),
+                            "the objects of Gateways are not written"
+                        );
                     }
                     RETRY
                 }
@@ -287,7 +290,8 @@ impl Waypoints {
     async fn apply(&self, asked: &Asked, objects: &[Value]) -> Result<Option<String>, ApiError> {
         let Asked { name, gateway, position, .. } = asked;
         if self.settings.image.is_none() {
-            let problem = "control was started without --waypoint-image, and makes no waypoints";
+            let problem =
+                "control was started without --waypoint-image: no pod runs for the Gateway";
             return Ok(Some(problem.to_owned()));
         }
         let uid = gateway.metadata.uid.as_ref();

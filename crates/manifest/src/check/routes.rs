@@ -88,6 +88,15 @@ impl All<'_> {
     ) {
         let own = &*object.key.namespace;
         let parents: Vec<Parent<'_>> = routing::parents(&route.spec, own).collect();
+        if object.key.kind == Kind::UdpRoute
+            && parents.iter().any(|it| !it.kind.has_listeners())
+        {
+            warnings.push(object.finding(
+                "spec.parentRefs",
+                "a UDPRoute attaches to Gateways and their ListenerSets alone: the mesh carries no datagrams",
+                "remove the other parents",
+            ));
+        }
         let is_at_gateway = parents.iter().any(|it| it.kind.has_listeners());
         if parents.is_empty() {
             warnings.push(object.finding(

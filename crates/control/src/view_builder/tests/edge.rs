@@ -31,7 +31,7 @@ fn parents(section: &str) -> Value {
 fn route(kind: Kind, namespace: &str, name: &str, section: &str, hosts: &Value) -> Event {
     let mut spec = json!({"parentRefs": parents(section),
         "rules": [{"backendRefs": [{"name": "app", "port": 80}]}]});
-    if kind != Kind::TcpRoute {
+    if !matches!(kind, Kind::TcpRoute | Kind::UdpRoute) {
         spec["hostnames"] = hosts.clone();
     }
     put(kind, &json!({"metadata": meta(namespace, name, &json!({})), "spec": spec}))
@@ -113,6 +113,7 @@ fn a_route_is_sent_to_the_listeners_that_take_it() {
         route(Kind::GrpcRoute, "infra", "calls", "web", &json!([])),
         route(Kind::TlsRoute, "infra", "names", "", &json!(["c.org"])),
         route(Kind::TcpRoute, "infra", "bytes", "tcp", &json!([])),
+        route(Kind::UdpRoute, "infra", "datagrams", "udp", &json!([])),
         route(Kind::HttpRoute, "infra", "lost", "gone", &json!([])),
         route(Kind::HttpRoute, "infra", "kind", "tcp", &json!([])),
         route(Kind::HttpRoute, "infra", "host", "web", &json!(["b.org"])),
@@ -123,9 +124,10 @@ fn a_route_is_sent_to_the_listeners_that_take_it() {
         "all@80/any [a.example.com:some b.org:some]",
         "tls@443/any [bytes:names]",
         "tcp@9000/any [bytes:bytes]",
+        "udp@53/any [bytes:datagrams]",
     ];
-    assert_eq!(sent(&builder), expected, "one and two conflict, and UDP is not served");
-    let counts = ["all 1", "one 1", "tcp 1", "tls 1", "two 0", "udp 0", "web 2"];
+    assert_eq!(sent(&builder), expected, "one and two conflict");
+    let counts = ["all 1", "one 1", "tcp 1", "tls 1", "two 0", "udp 1", "web 2"];
     assert_eq!(attached(&builder), counts, "they count what is attached");
     let of = |kind, name: &str| told(&builder, kind, "infra", name);
     let taken = ["Accepted=Accepted ResolvedRefs=ResolvedRefs"];
