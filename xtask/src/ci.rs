@@ -10,7 +10,7 @@ mod steps;
 mod suite;
 
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -102,14 +102,16 @@ fn prepare(steps: &Steps, depth: Depth) -> Result<std::path::PathBuf> {
     }
 }
 
-/// Runs the tests on a cluster beside all others: both mostly wait. When both have ended, it checks
-/// whether the machine is left unchanged.
+/// Runs the tests on a cluster beside all others, since both mostly wait; those under load come
+/// when the others have ended. At last it checks whether the machine is left unchanged.
 fn side_by_side(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
     let before = kubernetes::look()?;
-    let cluster = || kubernetes::test(steps, Depth::Change, binary);
+    let (end_of_others, others_end) = mpsc::channel();
+    let cluster = move || kubernetes::test(steps, Depth::Change, binary, Some(&others_end));
     let (on_cluster, others) = thread::scope(|scope| {
         let on_cluster = has_cluster.then(|| scope.spawn(cluster));
         let others = steps.timed("tests", || suite::run(Depth::Change, binary));
+        drop(end_of_others);
         let nothing = || Ok(Counts::default());
         (on_cluster.map_or_else(nothing, joined), others)
     });
@@ -127,7 +129,7 @@ fn in_turn(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result
     let before = kubernetes::look()?;
     let mut counts = steps.timed("tests", || suite::run(Depth::Release, binary))?;
     if has_cluster {
-        counts = counts + kubernetes::test(steps, Depth::Release, binary)?;
+        counts = counts + kubernetes::test(steps, Depth::Release, binary, None)?;
     }
     steps.timed("demo", || {
         let status = Command::new(binary).arg("demo").status().context("start the demo")?;

@@ -11,6 +11,7 @@ mod remains;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::Receiver;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -24,6 +25,8 @@ pub(crate) const IMAGE: &str = "registry.local/ambit:test";
 const NODES: u8 = 2;
 /// How many tests run at a time; those that disturb the mesh wait until they are alone.
 const TEST_THREADS: &str = "4";
+/// What the names of those that count each request of a load have in common.
+const UNDER_LOAD: &str = "nobody_notices";
 /// Where all of the cluster is, unless another place is named.
 const STATE: &str = "target/kubernetes";
 const USAGE: &str = "\
@@ -100,7 +103,7 @@ fn run_wanted(wanted: &Wanted) -> Result<()> {
     }
     let before = remains::Machine::look(&state)?;
     let is_new = !Cluster::at(&state, NODES).is_up();
-    perform(&steps, wanted, &state)?;
+    perform(&steps, wanted, &state, None)?;
     if wanted.mode == Mode::All && is_new {
         steps.timed("nothing is left", || left(&before, &state))?;
     }
@@ -135,15 +138,21 @@ pub(crate) fn nothing_is_left(before: &remains::Machine) -> Result<()> {
 }
 
 /// Starts a cluster, runs the tests with this binary, and takes it down; its programs must be
-/// there.
-pub(crate) fn test(steps: &Steps, depth: Depth, binary: &Path) -> Result<Counts> {
+/// there. Where other work goes on beside it, the tests that send load wait for its end: two cores
+/// that are shared starve what is tested, and every request is late.
+pub(crate) fn test(
+    steps: &Steps,
+    depth: Depth,
+    binary: &Path,
+    others: Option<&Receiver<()>>,
+) -> Result<Counts> {
     let mut wanted = Wanted::of(Profile::Dev, Mode::All);
     wanted.depth = depth;
     wanted.binary = Some(binary.to_owned());
     if depth == Depth::Release {
         wanted.profile = Profile::Dist;
     }
-    perform(steps, &wanted, &state_directory(Path::new(STATE))?)
+    perform(steps, &wanted, &state_directory(Path::new(STATE))?, others)
 }
 
 fn state_directory(path: &Path) -> Result<PathBuf> {
@@ -161,11 +170,17 @@ fn left(before: &remains::Machine, state: &Path) -> Result<()> {
     remains::check(before, &remains::Machine::look(state)?)
 }
 
-fn perform(steps: &Steps, wanted: &Wanted, state: &Path) -> Result<Counts> {
+fn perform(
+    steps: &Steps,
+    wanted: &Wanted,
+    state: &Path,
+    others: Option<&Receiver<()>>,
+) -> Result<Counts> {
     let _lock = lock(state)?;
     let digest = steps.timed("image", || build_image(state, wanted))?;
     let cluster = Cluster::at(state, NODES);
-    let outcome = up_and_test(steps, &cluster, wanted, &digest);
+    let outcome = up(steps, &cluster, wanted, &digest)
+        .and_then(|()| run_all(steps, &cluster, wanted, others));
     if wanted.mode != Mode::All {
         cluster.print_how_to_reach();
         return outcome;
@@ -179,7 +194,8 @@ fn perform(steps: &Steps, wanted: &Wanted, state: &Path) -> Result<Counts> {
     Ok(counts)
 }
 
-fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<Counts> {
+/// Brings the cluster up, with the mesh in it.
+fn up(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) -> Result<()> {
     if cluster.is_up() {
         steps.timed("images to the nodes", || cluster.import_images())?;
     } else {
@@ -188,7 +204,16 @@ fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) 
     }
     steps.timed("chart", || cluster.install_chart(digest))?;
     // After it: control does without, and takes it when it comes.
-    steps.timed("Gateway API", || conformance::install(cluster, wanted.is_conformance))?;
+    steps.timed("Gateway API", || conformance::install(cluster, wanted.is_conformance))
+}
+
+/// Runs what is wanted of the tests.
+fn run_all(
+    steps: &Steps,
+    cluster: &Cluster,
+    wanted: &Wanted,
+    others: Option<&Receiver<()>>,
+) -> Result<Counts> {
     if wanted.mode == Mode::Up {
         return Ok(Counts::default());
     }
@@ -199,20 +224,30 @@ fn up_and_test(steps: &Steps, cluster: &Cluster, wanted: &Wanted, digest: &str) 
         steps.timed("conformance", || conformance::test(cluster, &wanted.tests))?;
         return Ok(Counts::default());
     }
-    steps.timed("tests on a cluster", || {
-        let mut cargo = Command::new(crate::cargo::program());
-        cargo.args(["test", "--workspace", "--test", "kubernetes", "--"]);
-        cargo.args(["--test-threads", TEST_THREADS]).args(&wanted.tests);
-        cargo.env("AMBIT_KUBERNETES", cluster.state());
-        cargo.env("AMBIT_BINARY", wanted.binary()?);
-        if let Some(pods) = &wanted.scale {
-            cargo.args(["--ignored", "--nocapture", "scale::"]).env("AMBIT_SCALE", pods);
-            cargo.env("AMBIT_SCALE_REPORT", cluster.state().join("scale"));
-        } else if wanted.depth == Depth::Release || !wanted.tests.is_empty() {
-            cargo.args(["--include-ignored", "--skip", "scale::"]);
-        }
-        ci::run_tests(&mut cargo)
-    })
+    let run = |words: &[&str]| run_tests(cluster, wanted, words);
+    let Some(others) = others else {
+        return steps.timed("tests on a cluster", || run(&[]));
+    };
+    let calm = steps.timed("tests on a cluster", || run(&["--skip", UNDER_LOAD]))?;
+    // Its sender says nothing: it goes when the others have ended.
+    while others.recv().is_ok() {}
+    let loaded = steps.timed("tests on a cluster, under load", || run(&[UNDER_LOAD]))?;
+    Ok(calm + loaded)
+}
+
+fn run_tests(cluster: &Cluster, wanted: &Wanted, words: &[&str]) -> Result<Counts> {
+    let mut cargo = Command::new(crate::cargo::program());
+    cargo.args(["test", "--workspace", "--test", "kubernetes", "--"]);
+    cargo.args(["--test-threads", TEST_THREADS]).args(&wanted.tests).args(words);
+    cargo.env("AMBIT_KUBERNETES", cluster.state());
+    cargo.env("AMBIT_BINARY", wanted.binary()?);
+    if let Some(pods) = &wanted.scale {
+        cargo.args(["--ignored", "--nocapture", "scale::"]).env("AMBIT_SCALE", pods);
+        cargo.env("AMBIT_SCALE_REPORT", cluster.state().join("scale"));
+    } else if wanted.depth == Depth::Release || !wanted.tests.is_empty() {
+        cargo.args(["--include-ignored", "--skip", "scale::"]);
+    }
+    ci::run_tests(&mut cargo)
 }
 
 impl Wanted {
