@@ -17,6 +17,7 @@ pub(crate) mod targets;
 
 use ambit_words::annotations::DRY_RUN;
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use self::names::{Rule, require};
@@ -41,10 +42,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
     let spec = Path::at("spec");
     match typed {
         Typed::Namespace(_) | Typed::Node(_) | Typed::ServiceAccount(_) => {}
-        Typed::ConfigMap(object) => {
-            core::config_map(object, issues);
-            mesh_config::check(object, issues);
-        }
+        Typed::ConfigMap(object) => config_map(object, issues),
         Typed::Secret(object) => core::secret(object, issues),
         Typed::Service(object) => core::service(object, issues),
         Typed::Pod(object) => pods::pod(object, issues),
@@ -106,6 +104,11 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::Gateway(object) => gateways::gateway(object, issues),
         Typed::ListenerSet(object) => gateways::listener_set(object, issues),
     }
+}
+
+fn config_map(object: &ConfigMap, issues: &mut Issues) {
+    core::config_map(object, issues);
+    mesh_config::check(object, issues);
 }
 
 /// Checks what an object is attached to.

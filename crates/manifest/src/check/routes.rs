@@ -88,12 +88,11 @@ impl All<'_> {
     ) {
         let own = &*object.key.namespace;
         let parents: Vec<Parent<'_>> = routing::parents(&route.spec, own).collect();
-        if object.key.kind == Kind::UdpRoute
-            && parents.iter().any(|it| !it.kind.has_listeners())
-        {
+        if object.key.kind == Kind::UdpRoute && parents.iter().any(|it| !it.kind.has_listeners()) {
             warnings.push(object.finding(
                 "spec.parentRefs",
-                "a UDPRoute attaches to Gateways and their ListenerSets alone: the mesh carries no datagrams",
+                "a UDPRoute attaches to Gateways and their ListenerSets alone: the mesh carries no \
+                 datagrams",
                 "remove the other parents",
             ));
         }

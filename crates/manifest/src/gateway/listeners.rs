@@ -561,7 +561,7 @@ mod tests {
         let neither = ["shop/s0/l0 HostnameConflict", "shop/s0/l1 HostnameConflict"];
         check(a, &[twice, b], &["l0", neither[0], neither[1], "shop/s1/l0 HostnameConflict"]);
         // One that is refused anyway is nowhere.
-        check(&[("UDP", 80, "")], &[a], &["l0 UnsupportedProtocol", "shop/s0/l0"]);
+        check(&[("SCTP", 80, "")], &[a], &["l0 UnsupportedProtocol", "shop/s0/l0"]);
     }
 
     #[test]

@@ -260,7 +260,7 @@ fn pod_events(pod: Pod) -> Result<Vec<Event>, String> {
 
 /// How a kind of Istio's or of the Gateway API is read.
 pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
-    let events: fn(DynamicObject) -> Result<Vec<Event>, String> = match kind {
+    let events: Events = match kind {
         Kind::AuthorizationPolicy => |object| {
             let spec = |spec| Ok(strictest::authorization_policy(spec));
             read(Kind::AuthorizationPolicy, object, spec, Typed::AuthorizationPolicy)
@@ -286,21 +286,6 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
         Kind::ListenerSet => {
             |object| read(Kind::ListenerSet, object, as_written, Typed::ListenerSet)
         }
-        Kind::HttpRoute => {
-            |object| read(Kind::HttpRoute, object, |it| Ok(read_route(it)), Typed::HttpRoute)
-        }
-        Kind::GrpcRoute => {
-            |object| read(Kind::GrpcRoute, object, |it| Ok(read_route(it)), Typed::GrpcRoute)
-        }
-        Kind::TlsRoute => {
-            |object| read(Kind::TlsRoute, object, |it| Ok(read_route(it)), Typed::TlsRoute)
-        }
-        Kind::TcpRoute => {
-            |object| read(Kind::TcpRoute, object, |it| Ok(read_route(it)), Typed::TcpRoute)
-        }
-        Kind::UdpRoute => {
-            |object| read(Kind::UdpRoute, object, |it| Ok(read_route(it)), Typed::UdpRoute)
-        }
         Kind::DestinationRule => |object| {
             let spec = |spec| Ok(destination_rule::read(spec));
             read(Kind::DestinationRule, object, spec, Typed::DestinationRule)
@@ -325,11 +310,35 @@ pub(super) fn istio(kind: Kind) -> Reading<DynamicObject> {
             let spec = |spec| Ok(read_grant(spec));
             read(Kind::ReferenceGrant, object, spec, Typed::ReferenceGrant)
         },
-        _ => |_| Err("it is no kind with a definition".to_owned()),
+        _ => of_route(kind),
     };
     // Of a Gateway it is ours to write, and is compared with what it should be.
     let reduce = if kind == Kind::Gateway { reduce_gateway } else { reduce_istio };
     Reading { selector: None, field: None, reduce, events }
+}
+
+/// What becomes of an object.
+type Events = fn(DynamicObject) -> Result<Vec<Event>, String>;
+
+fn of_route(kind: Kind) -> Events {
+    match kind {
+        Kind::HttpRoute => {
+            |object| read(Kind::HttpRoute, object, |it| Ok(read_route(it)), Typed::HttpRoute)
+        }
+        Kind::GrpcRoute => {
+            |object| read(Kind::GrpcRoute, object, |it| Ok(read_route(it)), Typed::GrpcRoute)
+        }
+        Kind::TlsRoute => {
+            |object| read(Kind::TlsRoute, object, |it| Ok(read_route(it)), Typed::TlsRoute)
+        }
+        Kind::TcpRoute => {
+            |object| read(Kind::TcpRoute, object, |it| Ok(read_route(it)), Typed::TcpRoute)
+        }
+        Kind::UdpRoute => {
+            |object| read(Kind::UdpRoute, object, |it| Ok(read_route(it)), Typed::UdpRoute)
+        }
+        _ => |_| Err("it is no kind with a definition".to_owned()),
+    }
 }
 
 fn reduce_gateway(object: &mut DynamicObject) {
