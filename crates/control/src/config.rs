@@ -130,6 +130,11 @@ pub struct Args {
     #[arg(long, value_name = "POLICY")]
     pub waypoint_image_pull_policy: Option<String>,
 
+    /// Serve Gateways of Istio's class `istio` as well, in the place of Istio's gateways; with
+    /// --registry files they always are
+    #[arg(long)]
+    pub istio_gateways: bool,
+
     /// The only hosts that are asked for the keys of token issuers (jwksUri and issuer of a
     /// RequestAuthentication), separated by commas; `*.example.com` is every name below [default:
     /// all]
@@ -426,6 +431,8 @@ fn mesh(args: &Args) -> Result<Mesh, ConfigError> {
         trust_domain: trust_domain.into(),
         root_namespace: root_namespace.into(),
         domain: args.cluster_domain.as_str().into(),
+        // Nobody else serves them on a machine.
+        stands_in: args.istio_gateways || args.registry.starts_with("files:"),
     })
 }
 

@@ -73,6 +73,8 @@ pub(crate) struct Mesh {
     pub(crate) root_namespace: Text,
     /// The DNS suffix of services.
     pub(crate) domain: Text,
+    /// Whether Gateways of Istio's class at the edge are ours.
+    pub(crate) stands_in: bool,
 }
 
 #[cfg(test)]
@@ -88,6 +90,7 @@ impl Mesh {
             trust_domain: DEFAULT_TRUST_DOMAIN.into(),
             root_namespace: DEFAULT_MESH_NAMESPACE.into(),
             domain: DEFAULT_CLUSTER_DOMAIN.into(),
+            stands_in: false,
         }
     }
 }
@@ -136,8 +139,8 @@ impl Builder {
         let mut view = View::default();
         view.apply(Change::Policy(peer_auth::static_strict(&mesh.root_namespace)));
         Self {
+            store: Store::new(&mesh),
             mesh,
-            store: Store::default(),
             view,
             interner: Interner::default(),
             vips,

@@ -42,6 +42,11 @@ pub const CLASSES: [(&str, &str); 2] =
 pub const AMBIT_EDGE: &str = "ambit";
 /// The controller of Ambit's gateways at the edge, as a GatewayClass names it.
 pub const EDGE_CONTROLLER: &str = "ambit.io/gateway-controller";
+/// Istio's controller of gateways at the edge, in whose place Ambit's works where it is asked to.
+pub const ISTIO_EDGE_CONTROLLER: &str = "istio.io/gateway-controller";
+/// The classes of gateways at the edge that need no GatewayClass object, each with its controller.
+pub const EDGE_CLASSES: [(&str, &str); 2] =
+    [(AMBIT_EDGE, EDGE_CONTROLLER), ("istio", ISTIO_EDGE_CONTROLLER)];
 /// The protocol of a waypoint's listener.
 pub(crate) const HBONE_PROTOCOL: &str = "HBONE";
 /// What is wrong with any other listener of a waypoint: its reason.
@@ -255,13 +260,14 @@ pub fn is_waypoint_class(name: &str, class: Option<&GatewayClassSpec>) -> bool {
     }
 }
 
-/// Whether Gateways of this class are gateways at the edge: by the controller of its GatewayClass,
-/// or by its name where there is none.
-pub fn is_edge_class(name: &str, class: Option<&GatewayClassSpec>) -> bool {
-    match class {
-        Some(class) => class.controller_name == EDGE_CONTROLLER,
-        None => name == AMBIT_EDGE,
-    }
+/// The controller of Gateways of this class, if they are gateways at the edge: the one that its
+/// GatewayClass names, or by its name where there is none.
+pub fn edge_controller(name: &str, class: Option<&GatewayClassSpec>) -> Option<&'static str> {
+    let is_it = |(of_name, controller): &&(&str, &str)| match class {
+        Some(class) => class.controller_name == *controller,
+        None => name == *of_name,
+    };
+    EDGE_CLASSES.iter().find(is_it).map(|it| it.1)
 }
 
 /// Where the pods of a Gateway are in the path of traffic.
@@ -274,12 +280,13 @@ pub enum Position {
 }
 
 impl Position {
-    /// The position of Gateways of this class, if they are Ambit's.
+    /// The position of Gateways of this class, if they are Ambit's, or Istio's in whose place Ambit
+    /// works.
     pub fn of_class(name: &str, class: Option<&GatewayClassSpec>) -> Option<Self> {
         if is_waypoint_class(name, class) {
             return Some(Self::Waypoint);
         }
-        is_edge_class(name, class).then_some(Self::Edge)
+        edge_controller(name, class).map(|_| Self::Edge)
     }
 
     /// The position of the Gateway whose objects and pods carry this value of
@@ -534,19 +541,22 @@ mod tests {
 
     #[test]
     fn a_class_is_of_the_edge_by_its_controller_or_its_name() {
-        let check = |name: &str, controller: Option<&str>, expected: bool| {
+        let check = |name: &str, controller: Option<&str>, expected: Option<&str>| {
             let class = controller.map(|it| GatewayClassSpec {
                 controller_name: it.to_owned(),
                 ..GatewayClassSpec::default()
             });
-            assert_eq!(is_edge_class(name, class.as_ref()), expected, "{name} {controller:?}");
+            assert_eq!(edge_controller(name, class.as_ref()), expected, "{name} {controller:?}");
         };
-        check("ambit", None, true);
-        check("istio", None, false);
-        check("ambit-waypoint", None, false);
-        check("mine", Some("ambit.io/gateway-controller"), true);
-        check("mine", Some("ambit.io/mesh-controller"), false);
-        check("ambit", Some("example.com/other"), false);
+        let (ours, istios) = ("ambit.io/gateway-controller", "istio.io/gateway-controller");
+        check("ambit", None, Some(ours));
+        check("istio", None, Some(istios));
+        check("ambit-waypoint", None, None);
+        check("mine", Some(ours), Some(ours));
+        check("istio", Some(ours), Some(ours));
+        check("mine", Some(istios), Some(istios));
+        check("mine", Some("ambit.io/mesh-controller"), None);
+        check("ambit", Some("example.com/other"), None);
     }
 
     #[test]

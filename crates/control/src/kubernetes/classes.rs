@@ -85,15 +85,12 @@ const OF_EDGES: [&str; 48] = [
     "UDPRoute",
 ];
 /// All classes, each with its controller, what it is for, and its features.
-const CLASSES: [(&str, &str, &str, &[&str]); 3] = [
+/// The last is Istio's gateways at the edge.
+const CLASSES: [(&str, &str, &str, &[&str]); 4] = [
     of_waypoints(gateway::CLASSES[0]),
     of_waypoints(gateway::CLASSES[1]),
-    (
-        gateway::AMBIT_EDGE,
-        gateway::EDGE_CONTROLLER,
-        "Gateways at the edge: what comes into the mesh from outside",
-        &OF_EDGES,
-    ),
+    of_edges(gateway::EDGE_CLASSES[0]),
+    of_edges(gateway::EDGE_CLASSES[1]),
 ];
 
 const fn of_waypoints(
@@ -102,14 +99,28 @@ const fn of_waypoints(
     (name, controller, "Waypoints: layer 7 of the mesh", &OF_WAYPOINTS)
 }
 
-/// What the Gateway API calls the features of classes of this controller, if it is ours.
-fn features(controller: &str) -> Option<&'static [&'static str]> {
-    CLASSES.iter().find(|it| it.1 == controller).map(|it| it.3)
+const fn of_edges(
+    (name, controller): (&'static str, &'static str),
+) -> (&'static str, &'static str, &'static str, &'static [&'static str]) {
+    (name, controller, "Gateways at the edge: what comes into the mesh from outside", &OF_EDGES)
 }
 
-/// Whether classes of this controller are ours.
-pub(super) fn is_ours(controller: &str) -> bool {
-    features(controller).is_some()
+/// Those that are ours.
+fn ours(
+    stands_in: bool,
+) -> &'static [(&'static str, &'static str, &'static str, &'static [&'static str])] {
+    if stands_in { &CLASSES } else { &CLASSES[..3] }
+}
+
+/// What the Gateway API calls the features of classes of this controller, if it is ours.
+fn features(controller: &str, stands_in: bool) -> Option<&'static [&'static str]> {
+    ours(stands_in).iter().find(|it| it.1 == controller).map(|it| it.3)
+}
+
+/// Whether classes of this controller are ours; `stands_in` says whether those of Istio's gateways
+/// at the edge are.
+pub(super) fn is_ours(controller: &str, stands_in: bool) -> bool {
+    features(controller, stands_in).is_some()
 }
 
 /// Makes the classes that are missing, and says in their status, and in that of these others of our
@@ -118,12 +129,14 @@ pub(super) fn is_ours(controller: &str) -> bool {
 pub(super) async fn write<'a>(
     client: &Client,
     manager: &str,
+    stands_in: bool,
     others: impl Iterator<Item = &'a str>,
 ) -> Result<bool, ApiError> {
+    let ours = ours(stands_in);
     let classes: Api<DynamicObject> = Api::all_with(client.clone(), &istio(Kind::GatewayClass));
     let mut version = None;
-    let others = others.filter(|name| CLASSES.iter().all(|it| it.0 != *name));
-    let made = CLASSES.iter().map(|(name, controller, description, _)| {
+    let others = others.filter(|name| ours.iter().all(|it| it.0 != *name));
+    let made = ours.iter().map(|(name, controller, description, _)| {
         (*name, Some(class(name, controller, description)))
     });
     for (name, wanted) in made.chain(others.map(|name| (name, None))) {
@@ -140,7 +153,7 @@ pub(super) async fn write<'a>(
             },
         };
         let controller = there.data.pointer("/spec/controllerName").and_then(Value::as_str);
-        let Some(features) = controller.and_then(features) else { continue };
+        let Some(features) = controller.and_then(|it| features(it, stands_in)) else { continue };
         if version.is_none() {
             version = Some(bundle_version(client).await?);
         }

@@ -192,13 +192,16 @@ impl Conditions {
         &self,
         written: &mut BTreeMap<RouteName, RouteVerdict>,
     ) -> Result<(), ApiError> {
-        let verdicts = route_status::verdicts(&self.world.read());
+        let (verdicts, stands_in) = {
+            let builder = self.world.read();
+            (route_status::verdicts(&builder), builder.mesh().stands_in)
+        };
         written.retain(|name, _| verdicts.contains_key(name));
         for (name, verdict) in verdicts {
             if written.get(&name) == Some(&verdict) || !*self.leads.borrow() {
                 continue;
             }
-            match route_status::write(&self.client, &name, &verdict).await {
+            match route_status::write(&self.client, &name, &verdict, stands_in).await {
                 Ok(()) => {
                     written.insert(name, verdict);
                 }

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::Kind;
-use ambit_manifest::gateway::EDGE_CONTROLLER;
 use ambit_manifest::gateway::listeners::ROUTES_GROUP;
+use ambit_manifest::gateway::{EDGE_CONTROLLER, ISTIO_EDGE_CONTROLLER};
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::MESH_CONTROLLER;
 use ambit_manifest::routing::Parent;
@@ -25,9 +25,8 @@ use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
 use crate::view_builder::backend_tls::{self, Reached};
-use crate::view_builder::edge::Edge;
 use crate::view_builder::http_services;
-use crate::view_builder::routes::RouteName;
+use crate::view_builder::routes::{RouteName, parent_name};
 use crate::view_builder::store::Store;
 use crate::view_builder::traffic_policies;
 
@@ -55,18 +54,19 @@ struct Form {
     controllers: &'static [&'static str],
 }
 
-/// The controllers of Gateways.
-const OF_GATEWAYS: [&str; 2] = [MESH_CONTROLLER, EDGE_CONTROLLER];
+/// The controllers of Gateways; the last only where we stand in for Istio's.
+const OF_GATEWAYS: [&str; 3] = [MESH_CONTROLLER, EDGE_CONTROLLER, ISTIO_EDGE_CONTROLLER];
 
-fn form(kind: Kind) -> Form {
+fn form(kind: Kind, stands_in: bool) -> Form {
+    let of_gateways = if stands_in { &OF_GATEWAYS[..] } else { &OF_GATEWAYS[..2] };
     match kind {
         Kind::TrafficPolicy => {
             Form { list: "ancestors", reference: "ancestorRef", controllers: &[POLICY_CONTROLLER] }
         }
         Kind::BackendTlsPolicy => {
-            Form { list: "ancestors", reference: "ancestorRef", controllers: &OF_GATEWAYS }
+            Form { list: "ancestors", reference: "ancestorRef", controllers: of_gateways }
         }
-        _ => Form { list: "parents", reference: "parentRef", controllers: &OF_GATEWAYS },
+        _ => Form { list: "parents", reference: "parentRef", controllers: of_gateways },
     }
 }
 
@@ -120,22 +120,26 @@ fn backend_tls(builder: &Builder) -> impl Iterator<Item = (RouteName, RouteVerdi
 
 /// The controller that answers for a route at a parent.
 fn controller(store: &Store, parent: &Parent<'_>) -> &'static str {
-    let is_edge = Edge::of_parent(store, parent).is_some();
-    if is_edge { EDGE_CONTROLLER } else { MESH_CONTROLLER }
+    let gateways = store.gateways();
+    let edge = gateways.of_parent(&parent_name(parent)).and_then(|it| gateways.controller(it));
+    edge.unwrap_or(MESH_CONTROLLER)
 }
 
-/// Writes the state of one object, if it differs from what is written.
+/// Writes the state of one object, if it differs from what is written. Entries of Istio's gateways
+/// are ours only where `stands_in` says so.
 pub(super) async fn write(
     client: &Client,
     (kind, name): &RouteName,
     verdict: &RouteVerdict,
+    stands_in: bool,
 ) -> Result<(), ApiError> {
+    let form = form(*kind, stands_in);
     // An older cluster lacks the first version.
     for version in kind.api_versions() {
         let resource = istio_at(*kind, version);
         let routes = Api::namespaced_with(client.clone(), &name.namespace, &resource);
         if let Some(object) = answer(routes.get_opt(&name.name)).await? {
-            return patch(&routes, &form(*kind), &name.name, &object, verdict).await;
+            return patch(&routes, &form, &name.name, &object, verdict).await;
         }
     }
     Ok(())
@@ -228,7 +232,7 @@ mod tests {
         put(
             "gateways",
             "in",
-            json!({"gatewayClassName": "ambit",
+            json!({"gatewayClassName": "istio",
                 "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}]}),
         );
         put(
@@ -240,18 +244,19 @@ mod tests {
         let service = json!({"metadata": {}, "spec": {"ports": [{"port": 443}]}});
         api.put("/api/v1/namespaces/shop/services/web", service);
         let (file, metrics) = (std::env::temp_dir().join("none"), Arc::new(Metrics::new()));
-        let world = World::new(Mesh::sample(), Vips::default(), file, metrics);
+        let mesh = Mesh { stands_in: true, ..Mesh::sample() };
+        let world = World::new(mesh, Vips::default(), file, metrics);
         let mut registry = Registry::kubernetes(&api.client(), "istio-system");
         registry.load(|events| world.apply(events)).await.unwrap();
         let name = (Kind::BackendTlsPolicy, ObjectName::new("shop", "tls"));
         let verdict = verdicts(&world.read()).remove(&name).expect("it is known");
-        write(&api.client(), &name, &verdict).await.unwrap();
+        write(&api.client(), &name, &verdict, true).await.unwrap();
         let ancestors = api.get(&path).unwrap()["status"]["ancestors"].clone();
         let [ancestor] = ancestors.as_array().unwrap().as_slice() else { panic!("{ancestors}") };
         let reference = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway",
             "namespace": "shop", "name": "in"});
         assert_eq!(ancestor["ancestorRef"], reference);
-        assert_eq!(ancestor["controllerName"], "ambit.io/gateway-controller");
+        assert_eq!(ancestor["controllerName"], "istio.io/gateway-controller");
         let told =
             |it: &Value| format!("{} {} {}", it["type"], it["reason"], it["observedGeneration"]);
         let conditions: Vec<String> =
@@ -279,7 +284,7 @@ mod tests {
                 conditions: vec![condition(status)],
             }],
         };
-        let form = form(Kind::HttpRoute);
+        let form = form(Kind::HttpRoute, false);
         let merged = |before: &[Value], verdict: &RouteVerdict, now| {
             super::merged(&form, before, verdict, now)
         };

@@ -157,10 +157,11 @@ impl Waypoints {
     /// One look at all Gateways.
     async fn step(&self, memory: &mut Memory) -> Result<(), ApiError> {
         let classes = self.classes();
+        let stands_in = self.settings.mesh.stands_in;
         let is_due = memory.classes_due.is_none_or(|due| due <= Instant::now());
         if is_due || memory.classes != classes {
             let names = classes.keys().map(|name| &**name);
-            let is_there = classes::write(&self.client, MANAGER, names).await?;
+            let is_there = classes::write(&self.client, MANAGER, stands_in, names).await?;
             memory.classes = classes;
             let pause = if is_there { AGAIN } else { AGAIN_WITHOUT_KIND };
             memory.classes_due = Some(Instant::now() + pause);
@@ -197,8 +198,10 @@ impl Waypoints {
     /// The classes of our controllers.
     fn classes(&self) -> BTreeMap<Text, Edition> {
         let builder = self.world.read();
+        let stands_in = builder.mesh().stands_in;
         let all = builder.store().gateways().classes();
-        let ours = all.filter(|(_, class)| classes::is_ours(&class.spec.controller_name));
+        let ours =
+            all.filter(|(_, class)| classes::is_ours(&class.spec.controller_name, stands_in));
         ours.map(|(name, class)| (name.clone(), Edition::of(&class.metadata))).collect()
     }
 
@@ -457,13 +460,21 @@ mod tests {
 
     /// What a leader that starts now makes of the cluster.
     async fn step(api: &FakeApi, image: Option<&str>, memory: &mut Memory) -> Waypoints {
+        step_of(Mesh::sample(), api, image, memory).await
+    }
+
+    async fn step_of(
+        mesh: Mesh,
+        api: &FakeApi,
+        image: Option<&str>,
+        memory: &mut Memory,
+    ) -> Waypoints {
         let path = std::env::temp_dir().join("ambit-waypoints-none");
         let metrics = Arc::new(Metrics::new());
-        let world = World::new(Mesh::sample(), Vips::default(), path, metrics);
+        let world = World::new(mesh.clone(), Vips::default(), path, metrics);
         let mut registry = Registry::kubernetes(&api.client(), "istio-system");
         registry.load(|events| world.apply(events)).await.unwrap();
-        let settings =
-            Settings { image: image.map(str::to_owned), pull_policy: None, mesh: Mesh::sample() };
+        let settings = Settings { image: image.map(str::to_owned), pull_policy: None, mesh };
         let leads = watch::channel(true).1;
         let waypoints = Waypoints { client: api.client(), world: Arc::new(world), leads, settings };
         waypoints.step(memory).await.unwrap();
@@ -678,6 +689,22 @@ mod tests {
         assert_eq!((api.get(path), api.get(ACCOUNT)), (before, None));
         let pod = api.get(DEPLOYMENT).unwrap()["spec"]["template"]["spec"].clone();
         assert_eq!(pod["serviceAccountName"], "cloud");
+    }
+
+    #[tokio::test]
+    async fn gateways_of_istios_class_are_served_when_asked() {
+        let class = "/apis/gateway.networking.k8s.io/v1/gatewayclasses/istio";
+        for stands_in in [false, true] {
+            let api = FakeApi::default();
+            let mut istios = gateway("HTTP");
+            istios["spec"]["gatewayClassName"] = json!("istio");
+            istios["spec"]["listeners"][0]["port"] = json!(80);
+            api.put(GATEWAY, istios);
+            let mesh = Mesh { stands_in, ..Mesh::sample() };
+            step_of(mesh, &api, Some("ambit:1"), &mut Memory::default()).await;
+            let deployment = api.get("/apis/apps/v1/namespaces/shop/deployments/way-istio");
+            assert_eq!((api.get(class).is_some(), deployment.is_some()), (stands_in, stands_in));
+        }
     }
 
     #[tokio::test]

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::backend_tls::{self, BackendTlsPolicy, Meaning, Roots, Target};
-use ambit_manifest::gateway::EDGE_CONTROLLER;
 use ambit_manifest::gateway::listeners::Fault;
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routes::MESH_CONTROLLER;
@@ -293,8 +292,9 @@ impl Reached {
         for (gateway, own) in &builder.edges {
             let routed = builder.view().gateway(own).into_iter().flat_map(|it| it.routed());
             for service in routed.filter_map(|it| services.get(it)) {
+                let Some(controller) = store.gateways().controller(gateway) else { continue };
                 let by = reached.entry((*service).clone()).or_default();
-                by.insert(gateway.clone(), EDGE_CONTROLLER);
+                by.insert(gateway.clone(), controller);
             }
         }
         for service in services.into_values() {

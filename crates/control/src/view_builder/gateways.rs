@@ -12,7 +12,10 @@ use ambit_manifest::ObjectName;
 use ambit_manifest::canary::{self, Said, Unfit, WHOLE};
 use ambit_manifest::gateway::listeners::runs;
 use ambit_manifest::gateway::sets::ListenerSet;
-use ambit_manifest::gateway::{Bound, Gateway, GatewayClass, Listener, Position, Unbound, binding};
+use ambit_manifest::gateway::{
+    Bound, Gateway, GatewayClass, ISTIO_EDGE_CONTROLLER, Listener, Position, Unbound, binding,
+    edge_controller,
+};
 use ambit_manifest::routing::ParentKind;
 use ambit_manifest::waypoint;
 use ambit_model::Text;
@@ -38,6 +41,8 @@ pub(crate) struct Gateways {
     gateways: BTreeMap<ObjectName, Arc<Gateway>>,
     classes: BTreeMap<Text, Arc<GatewayClass>>,
     sets: ListenerSets,
+    /// Whether those of Istio's class at the edge are ours.
+    stands_in: bool,
 }
 
 /// An object that may name a waypoint.
@@ -128,7 +133,7 @@ impl Gateways {
     }
 
     /// The Gateway to whose listeners a route attaches that has this parent.
-    pub(super) fn of_parent<'a>(&'a self, (kind, name): &'a ParentName) -> Option<&'a ObjectName> {
+    pub(crate) fn of_parent<'a>(&'a self, (kind, name): &'a ParentName) -> Option<&'a ObjectName> {
         match kind {
             ParentKind::Gateway => Some(name),
             ParentKind::ListenerSet => self.sets.gateway(name),
@@ -165,9 +170,27 @@ impl Gateways {
         self.gateways.is_empty()
     }
 
-    /// The position of Gateways of this class, if they are Ambit's.
+    /// None yet; `stands_in` says whether those of Istio's class at the edge are ours.
+    pub(super) fn new(stands_in: bool) -> Self {
+        Self { stands_in, ..Self::default() }
+    }
+
+    /// The position of Gateways of this class, if they are ours.
     pub(crate) fn position(&self, class: &str) -> Option<Position> {
-        Position::of_class(class, self.classes.get(class).map(|it| &it.spec))
+        let position = Position::of_class(class, self.classes.get(class).map(|it| &it.spec))?;
+        let is_ours = position != Position::Edge || self.edge_controller(class).is_some();
+        is_ours.then_some(position)
+    }
+
+    /// The controller of Gateways at the edge of this class, if they are ours.
+    fn edge_controller(&self, class: &str) -> Option<&'static str> {
+        let controller = edge_controller(class, self.classes.get(class).map(|it| &it.spec));
+        controller.filter(|it| self.stands_in || *it != ISTIO_EDGE_CONTROLLER)
+    }
+
+    /// The controller of a Gateway at the edge that is ours.
+    pub(crate) fn controller(&self, gateway: &ObjectName) -> Option<&'static str> {
+        self.edge_controller(&self.gateways.get(gateway)?.spec.gateway_class_name)
     }
 
     /// Whether Gateways of this class are waypoints.

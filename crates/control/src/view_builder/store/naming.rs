@@ -13,7 +13,7 @@ use ambit_model::names::{PolicyName, ServiceName};
 use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
 
 use super::Store;
-use crate::view_builder::gateways::{Canary, Naming, names};
+use crate::view_builder::gateways::{Canary, Gateways, Naming, names};
 use crate::view_builder::records::entry_labels;
 use crate::view_builder::routes::{ParentName, Route};
 use crate::view_builder::selectors::Labels;
@@ -31,6 +31,11 @@ pub(crate) struct Binding {
 }
 
 impl Store {
+    /// One that knows no object yet.
+    pub(crate) fn new(mesh: &Mesh) -> Self {
+        Self { gateways: Gateways::new(mesh.stands_in), ..Self::default() }
+    }
+
     pub(super) fn put_gateway(
         &mut self,
         mesh: &Mesh,
