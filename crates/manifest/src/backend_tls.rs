@@ -11,10 +11,11 @@ use ambit_model::Text;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::gateway::CaCertificateRef;
 use crate::istio::IstioObject;
 use crate::remarks::{Remark, Remarks};
 use crate::traffic_policy::TargetRef;
-use crate::validate::names;
+use crate::validate::{edge, names};
 use crate::{FieldPath, ObjectIssues, ObjectName, remarks, routes};
 
 /// gateway.networking.k8s.io BackendTLSPolicy.
@@ -63,7 +64,7 @@ pub(crate) struct Validation {
 /// Names an object of the policy's namespace that holds roots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct RootsRef {
+pub(crate) struct RootsRef {
     /// Its API group; empty for core.
     pub group: String,
     /// Its kind.
@@ -104,7 +105,7 @@ pub enum Roots {
     /// The roots of the public web.
     Public,
     /// Those in these objects of the policy's namespace.
-    In(Vec<RootsRef>),
+    In(Vec<CaCertificateRef>),
 }
 
 /// What a policy means.
@@ -124,10 +125,10 @@ pub struct Meaning {
     pub remarks: Vec<Remark>,
 }
 
-impl RootsRef {
-    /// Whether what it names is a ConfigMap, which is all that is read.
-    pub fn is_config_map(&self) -> bool {
-        self.group.is_empty() && self.kind == "ConfigMap"
+impl From<&RootsRef> for CaCertificateRef {
+    fn from(it: &RootsRef) -> Self {
+        let (group, kind) = (it.group.clone(), it.kind.clone());
+        Self { group, kind, name: it.name.clone(), namespace: None }
     }
 }
 
@@ -183,10 +184,7 @@ pub(crate) fn check(policy: &BackendTlsPolicy, issues: &mut ObjectIssues) {
     let Roots::In(named) = &meaning.roots else { return };
     for (index, it) in named.iter().enumerate() {
         let at = at.index(index);
-        if !it.is_config_map() {
-            let what = format!("{} of group {:?} holds no roots that are read", it.kind, it.group);
-            issues.error(&at, what, "name a ConfigMap of group \"\" with the key ca.crt");
-        }
+        edge::authority(it, &at, issues);
         names::require(issues, &at.field("name"), names::dns_subdomain, &it.name);
     }
 }
@@ -254,7 +252,7 @@ fn roots(written: &Validation, at: &FieldPath, remarks: &mut Remarks) -> Roots {
         }
         None => {}
     }
-    Roots::In(named.clone())
+    Roots::In(named.iter().map(CaCertificateRef::from).collect())
 }
 
 /// A host without a wildcard.

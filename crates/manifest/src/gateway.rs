@@ -55,6 +55,11 @@ pub(crate) const UNSUPPORTED_PROTOCOL: &str = "UnsupportedProtocol";
 /// What to do about it.
 pub(crate) const UNSUPPORTED_REMEDY: &str = "change it, or use a Gateway of another class";
 
+/// The API group of ClusterTrustBundles.
+pub const TRUST_BUNDLE_GROUP: &str = "certificates.k8s.io";
+/// The kind of an object of a cluster that holds roots.
+pub const TRUST_BUNDLE: &str = "ClusterTrustBundle";
+
 /// gateway.networking.k8s.io Gateway.
 pub type Gateway = IstioObject<GatewaySpec>;
 /// gateway.networking.k8s.io GatewayClass.

@@ -5,7 +5,7 @@
 
 pub(crate) mod authentication;
 pub(crate) mod core;
-mod edge;
+pub(crate) mod edge;
 pub(crate) mod gateways;
 pub mod names;
 pub(crate) mod networking;

@@ -1,4 +1,5 @@
-//! Reads the ConfigMaps with roots that Gateways at the edge and BackendTLSPolicies name.
+//! Reads the ConfigMaps and ClusterTrustBundles with roots that Gateways at the edge and
+//! BackendTLSPolicies name.
 //!
 //! They are few and change seldom, so nobody watches the ConfigMaps of a cluster: those that are
 //! named are read again every [`AGAIN`], and at once when another one is named. Every
@@ -8,11 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_manifest::gateway::{TRUST_BUNDLE, TRUST_BUNDLE_GROUP};
 use ambit_manifest::{Kind, ObjectKey, ObjectName, Typed};
 use ambit_net::drain::Guard;
 use ambit_words::error_chain;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use tokio::time::sleep;
 
@@ -21,6 +25,10 @@ use crate::registry::Event;
 use crate::view_builder::records::ROOTS_KEY;
 use crate::world::World;
 
+/// Versions of ClusterTrustBundle, the newest first.
+const BUNDLE_VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
+/// Its plural.
+const BUNDLES: &str = "clustertrustbundles";
 /// How often they are read again.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Pause after a look, however many objects change.
@@ -32,7 +40,7 @@ pub(crate) struct ClientRootMaps {
     pub(crate) world: Arc<World>,
 }
 
-/// The roots of each ConfigMap that was read; `None` for one without.
+/// The roots of each object that was read; `None` for one without.
 type Known = BTreeMap<ObjectName, Option<String>>;
 
 impl ClientRootMaps {
@@ -78,7 +86,7 @@ impl ClientRootMaps {
         }
     }
 
-    /// Reads the ConfigMaps that are wanted, and puts those that changed into the view.
+    /// Reads the objects that are wanted, and puts those that changed into the view.
     async fn look(&self, wanted: &BTreeSet<ObjectName>, known: &mut Known) -> Result<(), ApiError> {
         let mut events = Vec::new();
         let dropped: Vec<ObjectName> =
@@ -89,15 +97,13 @@ impl ClientRootMaps {
         }
         let mut result = Ok(());
         for name in wanted {
-            let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &name.namespace);
-            let found = match answer(maps.get_opt(&name.name)).await {
-                Ok(found) => found,
+            let roots = match self.read(name).await {
+                Ok(roots) => roots,
                 Err(error) => {
                     result = Err(error);
                     break;
                 }
             };
-            let roots = found.map(|map| map.data.and_then(|mut data| data.remove(ROOTS_KEY)));
             if roots.as_ref() == known.get(name) {
                 continue;
             }
@@ -117,6 +123,30 @@ impl ClientRootMaps {
         }
         result
     }
+
+    /// The roots of an object, if it has any; `None` if it is not there.
+    async fn read(&self, name: &ObjectName) -> Result<Option<Option<String>>, ApiError> {
+        if !name.namespace.is_empty() {
+            let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &name.namespace);
+            let found = answer(maps.get_opt(&name.name)).await?;
+            return Ok(found.map(|map| map.data.and_then(|mut data| data.remove(ROOTS_KEY))));
+        }
+        // A cluster may have the kind in one of these versions, or not at all.
+        for version in BUNDLE_VERSIONS {
+            let kind = GroupVersionKind::gvk(TRUST_BUNDLE_GROUP, version, TRUST_BUNDLE);
+            let resource = ApiResource::from_gvk_with_plural(&kind, BUNDLES);
+            let bundles: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+            if let Some(bundle) = answer(bundles.get_opt(&name.name)).await? {
+                return Ok(Some(of_bundle(&bundle)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a bundle holds.
+fn of_bundle(bundle: &DynamicObject) -> Option<String> {
+    bundle.data.pointer("/spec/trustBundle")?.as_str().map(str::to_owned)
 }
 
 fn put(name: &ObjectName, roots: Option<String>) -> Event {
@@ -131,4 +161,42 @@ fn put(name: &ObjectName, roots: Option<String>) -> Event {
 
 fn deleted(name: &ObjectName) -> Event {
     Event::Delete(ObjectKey::new(Kind::ConfigMap, &name.namespace, &name.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kubernetes::fake::FakeApi;
+    use crate::metrics::Metrics;
+    use crate::view_builder::{Mesh, Vips};
+
+    #[tokio::test]
+    async fn roots_are_read_from_maps_and_from_bundles_of_any_version() {
+        let api = FakeApi::default();
+        let (file, metrics) = (std::env::temp_dir().join("none"), Arc::new(Metrics::new()));
+        let world = World::new(Mesh::sample(), Vips::default(), file, metrics);
+        let maps = ClientRootMaps { client: api.client(), world: Arc::new(world) };
+        let bundle = |version: &str, name: &str| {
+            format!("/apis/certificates.k8s.io/{version}/clustertrustbundles/{name}")
+        };
+        let held = json!({"metadata": {}, "spec": {"trustBundle": "roots"}});
+        api.put(&bundle("v1", "newest"), held.clone());
+        api.put(&bundle("v1beta1", "new"), held);
+        api.put(&bundle("v1alpha1", "odd"), json!({"metadata": {}, "spec": {}}));
+        let map = |data: Value| json!({"metadata": {}, "data": data});
+        api.put("/api/v1/namespaces/shop/configmaps/ca", map(json!({"ca.crt": "map"})));
+        let check = async |namespace: &str, name: &str, expected: Option<Option<&str>>| {
+            let read = maps.read(&ObjectName::new(namespace, name)).await.expect("it answers");
+            assert_eq!(read, expected.map(|it| it.map(str::to_owned)), "{namespace}/{name}");
+        };
+        check("", "newest", Some(Some("roots"))).await;
+        check("", "new", Some(Some("roots"))).await;
+        check("", "odd", Some(None)).await;
+        check("", "none", None).await;
+        check("", "ca", None).await;
+        check("shop", "ca", Some(Some("map"))).await;
+        check("shop", "none", None).await;
+    }
 }

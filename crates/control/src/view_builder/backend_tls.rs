@@ -48,14 +48,13 @@ pub(crate) struct BackendTlsPolicies {
 }
 
 impl Known {
-    /// The ConfigMaps that it names.
+    /// What holds the roots that it names.
     fn root_maps(&self, namespace: &str) -> impl Iterator<Item = ObjectName> {
         let named = match &self.meaning.roots {
             Roots::Public => &[][..],
             Roots::In(named) => named,
         };
-        let maps = named.iter().filter(|it| it.is_config_map());
-        maps.map(move |it| ObjectName::new(namespace, &it.name))
+        named.iter().filter_map(move |it| it.holder(namespace))
     }
 }
 
@@ -182,17 +181,12 @@ fn trust(
     let (mut roots, mut unresolved) = (Vec::new(), None);
     for it in named {
         let fault = |reason, what| Fault { reason, what };
-        let found = match it.is_config_map() {
-            true => {
-                let map = ObjectName::new(&name.namespace, &it.name);
-                let found = store.client_roots().find(&map);
+        let found = match it.holder(&name.namespace) {
+            Some(holder) => {
+                let found = store.client_roots().find(&holder);
                 found.map_err(|what| fault("InvalidCACertificateRef", what))
             }
-            false => {
-                let what =
-                    format!("{} `{}` is no ConfigMap; roots are read from those", it.kind, it.name);
-                Err(fault("InvalidKind", what))
-            }
+            None => Err(fault("InvalidKind", client_roots::unread(it))),
         };
         match found {
             Ok(found) => roots.push(&**found),

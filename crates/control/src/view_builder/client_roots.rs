@@ -1,7 +1,8 @@
 //! The roots by which clients prove themselves to Gateways at the edge, and endpoints to whom a
 //! BackendTLSPolicy is for.
 //!
-//! They are in ConfigMaps, under `ca.crt`. Of several those that can be used count together. If
+//! They are in ConfigMaps, under `ca.crt`, or in ClusterTrustBundles, which are here as ConfigMaps of
+//! no namespace. Of several those that can be used count together. If
 //! none can, nobody can prove anything: such a listener refuses every client, and is not accepted.
 
 use std::collections::BTreeMap;
@@ -48,10 +49,13 @@ impl ClientRoots {
 
     /// The roots of a ConfigMap, or why they cannot be used.
     pub(super) fn find(&self, name: &ObjectName) -> Result<&Text, String> {
-        let at = format!("ConfigMap {}/{}", name.namespace, name.name);
+        let (at, key) = match name.namespace.is_empty() {
+            true => (format!("ClusterTrustBundle {}", name.name), "spec.trustBundle"),
+            false => (format!("ConfigMap {}/{}", name.namespace, name.name), ROOTS_KEY),
+        };
         let map = self.maps.get(name).ok_or_else(|| format!("there is no {at}"))?;
-        let roots = map.as_ref().ok_or_else(|| format!("{at} has no {ROOTS_KEY}"))?;
-        let unusable = |error| format!("{ROOTS_KEY} of {at} cannot be used: {error}");
+        let roots = map.as_ref().ok_or_else(|| format!("{at} has no {key}"))?;
+        let unusable = |error| format!("{key} of {at} cannot be used: {error}");
         check_roots(roots).map_err(|error| unusable(error_chain(&error)))?;
         Ok(roots)
     }
@@ -66,11 +70,6 @@ pub(super) struct Asked {
     pub(super) unresolved: Option<Fault>,
     /// Why nobody can prove anything.
     pub(super) refused: Option<Fault>,
-}
-
-/// A ConfigMap as a Gateway of this namespace names it.
-pub(super) fn map_of(namespace: &str, named: &CaCertificateRef) -> ObjectName {
-    ObjectName::new(named.namespace.as_deref().unwrap_or(namespace), &named.name)
 }
 
 /// What a Gateway of this namespace asks of the clients of a port.
@@ -111,20 +110,26 @@ pub(super) fn joined(roots: &[&str], whose: &str) -> Result<Text, String> {
     Ok(joined.into())
 }
 
+/// What is wrong with naming something that holds no roots.
+pub(super) fn unread(named: &CaCertificateRef) -> String {
+    format!(
+        "{} `{}` is no ConfigMap and no ClusterTrustBundle; roots are read from those",
+        named.kind, named.name
+    )
+}
+
 fn find<'a>(
     store: &'a Store,
     namespace: &str,
     named: &CaCertificateRef,
 ) -> Result<&'a Text, Fault> {
-    let map = map_of(namespace, named);
-    if !named.is_config_map() {
-        let what =
-            format!("{} `{}` is no ConfigMap; roots are read from those", named.kind, named.name);
-        return Err(Fault { reason: "InvalidCACertificateKind", what });
-    }
+    let Some(map) = named.holder(namespace) else {
+        return Err(Fault { reason: "InvalidCACertificateKind", what: unread(named) });
+    };
     let from = GrantFrom::of_gateways(namespace);
     let target = ("", "ConfigMap", &*map.name);
-    if *map.namespace != *namespace && !store.routes().is_granted(&from, &map.namespace, target) {
+    let is_elsewhere = !named.is_trust_bundle() && *map.namespace != *namespace;
+    if is_elsewhere && !store.routes().is_granted(&from, &map.namespace, target) {
         let what = format!(
             "no ReferenceGrant of namespace {} lets Gateways of {namespace} use ConfigMap {}",
             map.namespace, map.name

@@ -28,7 +28,6 @@ use ambit_words::ports;
 
 use super::Mesh;
 use super::certificates::secret_of;
-use super::client_roots::map_of;
 use super::listener_sets::ListenerSets;
 use super::records::PodRecord;
 use super::routes::ParentName;
@@ -422,8 +421,7 @@ fn root_maps<'a>(
         ports.chain([&it.of_all])
     });
     let named = settings.filter_map(|it| it.validation.as_ref());
-    let named = named.flat_map(|it| &it.ca_certificate_refs).filter(|it| it.is_config_map());
-    named.map(|it| map_of(&name.namespace, it))
+    named.flat_map(|it| &it.ca_certificate_refs).filter_map(|it| it.holder(&name.namespace))
 }
 
 #[cfg(test)]

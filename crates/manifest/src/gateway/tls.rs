@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{TRUST_BUNDLE, TRUST_BUNDLE_GROUP};
+use crate::ObjectName;
+
 /// TLS of one listener.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -134,9 +137,24 @@ impl SecretRef {
 }
 
 impl CaCertificateRef {
-    /// Whether what it names is a ConfigMap, which is all that is read.
+    /// Whether what it names is a ConfigMap.
     pub fn is_config_map(&self) -> bool {
         self.group.is_empty() && self.kind == "ConfigMap"
+    }
+
+    /// Whether what it names is a ClusterTrustBundle, which is in no namespace.
+    pub fn is_trust_bundle(&self) -> bool {
+        self.group == TRUST_BUNDLE_GROUP && self.kind == TRUST_BUNDLE
+    }
+
+    /// What holds the roots, for an object of this namespace: a ConfigMap, or in no namespace a
+    /// ClusterTrustBundle. Nothing else is read.
+    pub fn holder(&self, namespace: &str) -> Option<ObjectName> {
+        if self.is_trust_bundle() {
+            return Some(ObjectName::new("", &self.name));
+        }
+        let of = self.namespace.as_deref().unwrap_or(namespace);
+        self.is_config_map().then(|| ObjectName::new(of, &self.name))
     }
 }
 

@@ -10,8 +10,8 @@ use crate::finding::{Issues, Path};
 use crate::gateway::listeners::{Judged, Protocol, judge, judge_set};
 use crate::gateway::sets::ListenerSet;
 use crate::gateway::{
-    Address, ClientValidation, FrontendTls, GatewaySpec, GatewayTls, HBONE_PROTOCOL, ListenerTls,
-    SecretRef,
+    Address, CaCertificateRef, ClientValidation, FrontendTls, GatewaySpec, GatewayTls,
+    HBONE_PROTOCOL, ListenerTls, SecretRef,
 };
 
 /// The modes of TLS.
@@ -204,6 +204,17 @@ fn frontend_tls(frontend: &FrontendTls, at: &Path, issues: &mut Issues) {
     }
 }
 
+/// Checks whether what holds root certificates is something that is read.
+pub(crate) fn authority(it: &CaCertificateRef, at: &Path, issues: &mut Issues) {
+    if it.is_trust_bundle() {
+        let what = "clusters have ClusterTrustBundles, a machine has none";
+        issues.warn(at, what, "on a machine, name a ConfigMap of group \"\" with the key ca.crt");
+    } else if !it.is_config_map() {
+        let what = format!("{} of group {:?} holds no roots that are read", it.kind, it.group);
+        issues.error(at, what, "name a ConfigMap of group \"\" with the key ca.crt");
+    }
+}
+
 fn validation(it: &ClientValidation, at: &Path, issues: &mut Issues) {
     if let Some(mode) = it.mode.as_deref().filter(|mode| !VALIDATION_MODES.contains(mode)) {
         let what = format!("`{mode}` is no way to validate clients");
@@ -216,10 +227,7 @@ fn validation(it: &ClientValidation, at: &Path, issues: &mut Issues) {
     }
     for (index, it) in it.ca_certificate_refs.iter().enumerate() {
         let at = at.index(index);
-        if !it.is_config_map() {
-            let what = format!("{} of group {:?} holds no roots that are read", it.kind, it.group);
-            issues.error(&at, what, "name a ConfigMap of group \"\" with the key ca.crt");
-        }
+        authority(it, &at, issues);
         reference(&it.name, it.namespace.as_deref(), &at, issues);
     }
 }

@@ -224,6 +224,10 @@ fn clients_prove_themselves_by_the_roots_that_a_gateway_names() {
     let named = |names: &[&str], mode: &str| {
         let refs = names.iter().map(|it| {
             let (namespace, name) = it.split_once('/').expect("namespace/name");
+            if namespace.is_empty() {
+                let group = "certificates.k8s.io";
+                return json!({"group": group, "kind": "ClusterTrustBundle", "name": name});
+            }
             json!({"group": "", "kind": "ConfigMap", "name": name, "namespace": namespace})
         });
         let refs: Value = refs.collect();
@@ -231,6 +235,8 @@ fn clients_prove_themselves_by_the_roots_that_a_gateway_names() {
     };
     let valid = "AllowValidOnly";
     let both = format!("{one}\n{two}");
+    let all = authority().roots_pem();
+    let all_and_two = format!("{all}\n{two}");
     let required = |roots: &str| ClientValidation::Required { roots_pem: roots.into() };
     let optional = |roots: &str| ClientValidation::Optional { roots_pem: roots.into() };
     let problem = "none of the roots for clients can be used".into();
@@ -242,6 +248,8 @@ fn clients_prove_themselves_by_the_roots_that_a_gateway_names() {
         (named(&["infra/one"], valid), required(&one), ["", ""]),
         (named(&["infra/one"], "AllowInsecureFallback"), optional(&one), ["", ""]),
         (named(&["infra/one", "infra/two"], valid), required(&both), ["", ""]),
+        (named(&["/all", "infra/two"], valid), required(&all_and_two), ["", ""]),
+        (named(&["/none"], valid), impossible.clone(), [no_map, none]),
         // One that can be used is enough, and what is wrong is told.
         (named(&["infra/none", "infra/two"], valid), required(&two), [no_map, ""]),
         (named(&["infra/none"], valid), impossible.clone(), [no_map, none]),
@@ -258,6 +266,7 @@ fn clients_prove_themselves_by_the_roots_that_a_gateway_names() {
             roots("infra", "two", &json!({"ca.crt": two})),
             roots("infra", "bad", &json!({"ca.crt": "no PEM"})),
             roots("infra", "empty", &json!({"other": one})),
+            roots("", "all", &json!({"ca.crt": all})),
             roots("certs", "far", &json!({"ca.crt": one})),
         ]);
         let gateway = builder.view().gateway(&own(&builder)).expect("it is sent");
