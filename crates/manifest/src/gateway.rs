@@ -24,7 +24,7 @@ use super::istio::IstioObject;
 use super::selector;
 pub use tls::{
     BackendTls, CaCertificateRef, ClientValidation, FrontendTls, GatewayTls, ListenerTls, PortTls,
-    SecretRef, TlsSettings,
+    SecretRef, TRUST_BUNDLE, TRUST_BUNDLE_GROUP, TlsSettings,
 };
 
 /// The class of Ambit's waypoints.
@@ -54,11 +54,6 @@ pub(crate) const UNSUPPORTED_PROTOCOL: &str = "UnsupportedProtocol";
 
 /// What to do about it.
 pub(crate) const UNSUPPORTED_REMEDY: &str = "change it, or use a Gateway of another class";
-
-/// The API group of ClusterTrustBundles.
-pub const TRUST_BUNDLE_GROUP: &str = "certificates.k8s.io";
-/// The kind of an object of a cluster that holds roots.
-pub const TRUST_BUNDLE: &str = "ClusterTrustBundle";
 
 /// gateway.networking.k8s.io Gateway.
 pub type Gateway = IstioObject<GatewaySpec>;

@@ -1,9 +1,9 @@
 //! The roots by which clients prove themselves to Gateways at the edge, and endpoints to whom a
 //! BackendTLSPolicy is for.
 //!
-//! They are in ConfigMaps, under `ca.crt`, or in ClusterTrustBundles, which are here as ConfigMaps of
-//! no namespace. Of several those that can be used count together. If
-//! none can, nobody can prove anything: such a listener refuses every client, and is not accepted.
+//! They are in ConfigMaps, under `ca.crt`, or in ClusterTrustBundles, which are ConfigMaps of no
+//! namespace here. Of several those that can be used count together. If none can, nobody can prove
+//! anything: such a listener refuses every client, and is not accepted.
 
 use std::collections::BTreeMap;
 

@@ -8,8 +8,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{TRUST_BUNDLE, TRUST_BUNDLE_GROUP};
 use crate::ObjectName;
+
+/// The API group of ClusterTrustBundles.
+pub const TRUST_BUNDLE_GROUP: &str = "certificates.k8s.io";
+/// The kind of an object of a cluster that holds roots.
+pub const TRUST_BUNDLE: &str = "ClusterTrustBundle";
 
 /// TLS of one listener.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
