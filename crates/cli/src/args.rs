@@ -104,7 +104,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Explains whether a connection or a request is allowed, why, and how to change that.
     Why(WhyArgs),
-    /// Prints the routes of a service in the order in which its waypoint asks them.
+    /// Prints the routes of a service in the order in which its waypoint asks them, or those of a
+    /// gateway at the edge.
     Routes(RoutesArgs),
     /// Computes what each kind of mesh reserves, how many nodes it needs, and what they cost.
     #[command(after_help = plan::MODELLED)]
@@ -510,8 +511,8 @@ pub(crate) struct WhyArgs {
 /// `ambit routes`.
 #[derive(Debug, Args)]
 pub(crate) struct RoutesArgs {
-    /// The service: NAMESPACE/NAME, or NAMESPACE/HOSTNAME of a ServiceEntry.
-    #[arg(value_name = "NAMESPACE/SERVICE")]
+    /// The service, NAMESPACE/NAME, or NAMESPACE/HOSTNAME of a ServiceEntry; or a Gateway.
+    #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) service: String,
     /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]

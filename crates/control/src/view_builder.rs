@@ -35,6 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::http::gateway::Gateway;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::rule::Origin;
 use ambit_model::http::service::ServiceHttp;
@@ -160,6 +161,11 @@ impl Builder {
     /// The view that the events so far make.
     pub(crate) fn view(&self) -> &View {
         &self.view
+    }
+
+    /// What the pods of a Gateway at the edge are sent, if it is ours.
+    pub(crate) fn gateway(&self, name: &ObjectName) -> Option<&Arc<Gateway>> {
+        self.view.gateway(self.edges.get(name)?)
     }
 
     /// The objects themselves.

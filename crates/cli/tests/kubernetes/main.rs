@@ -18,6 +18,7 @@ mod disturbance;
 #[path = "../shared/drill.rs"]
 mod drill;
 mod drills;
+mod edge;
 mod enrolment;
 #[path = "../shared/followed.rs"]
 mod followed;

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use ambit_manifest::virtual_service::VirtualService;
 use ambit_manifest::{Kind, ObjectName, honoured};
 use ambit_model::Text;
-use ambit_model::http::bytes::{BytesMatch, BytesRule, ServerNameMatch};
+use ambit_model::http::bytes::{BytesMatch, BytesRule};
+use ambit_model::http::gateway::HostMatch;
 use ambit_model::http::matching::{Match, NamedMatch, PathMatch, ValueMatch};
 use ambit_model::http::rule::{Action, Destination, Origin, RouteKind, Rule};
 use ambit_model::http::table::Found;
@@ -18,9 +19,12 @@ use super::effects;
 use crate::view_builder::Builder;
 use crate::view_builder::http_services;
 
-/// There is no such service.
+/// There is no such service, and no such Gateway at the edge.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no service {0:?}; write NAMESPACE/NAME, see `ambit get services`")]
+#[error(
+    "there is no service and no gateway {0:?}; write NAMESPACE/NAME, see `ambit get services` and \
+     `ambit get gateways`"
+)]
 pub(super) struct NoService(String);
 
 /// [`admin::control::ROUTES`].
@@ -68,7 +72,8 @@ fn virtual_service(builder: &Builder, name: &ObjectName, object: &VirtualService
     }
 }
 
-/// [`admin::control::ROUTE_TABLE`]: the routes of the service `NAMESPACE/NAME`.
+/// [`admin::control::ROUTE_TABLE`]: the routes of the service `NAMESPACE/NAME`, or of the Gateway at
+/// the edge of that name.
 pub(super) fn table(builder: &Builder, wanted: &str) -> Result<Vec<admin::RouteLine>, NoService> {
     let view = builder.view();
     let is_wanted = |service: &Service| {
@@ -77,7 +82,9 @@ pub(super) fn table(builder: &Builder, wanted: &str) -> Result<Vec<admin::RouteL
             && (*service.name == *name || *service.key.hostname == *name)
     };
     let service = view.services().find(|it| is_wanted(it));
-    let service = service.ok_or_else(|| NoService(wanted.to_owned()))?;
+    let Some(service) = service else {
+        return of_gateway(builder, wanted).ok_or_else(|| NoService(wanted.to_owned()));
+    };
     let Some(http) = view.http_service(&service.key) else { return Ok(Vec::new()) };
     let clients = http.routes.groups().iter().map(|group| group.client_namespace.as_ref());
     let of_bytes = http.bytes.groups().iter().map(|group| group.client_namespace.as_ref());
@@ -111,6 +118,46 @@ pub(super) fn table(builder: &Builder, wanted: &str) -> Result<Vec<admin::RouteL
     Ok(lines)
 }
 
+/// The routes of the Gateway at the edge `NAMESPACE/NAME`, by port, listener and host.
+fn of_gateway(builder: &Builder, wanted: &str) -> Option<Vec<admin::RouteLine>> {
+    let (namespace, name) = wanted.split_once('/')?;
+    let gateway = builder.gateway(&ObjectName::new(namespace, name))?;
+    let mut lines = Vec::new();
+    for listener in gateway.listeners() {
+        let own = listener.host.as_ref();
+        let line = |host: Option<&HostMatch>, matches: String, action, effects, origin: &Origin| {
+            let host = host.or(own).map(|host| format!("host {}", host_name(host)));
+            let at = format!("listener {}", listener.name);
+            let parts: Vec<String> =
+                [Some(at), host, Some(matches)].into_iter().flatten().collect();
+            let (port, rule) = (listener.port, rule(origin));
+            let matches = parts.join(", ");
+            admin::RouteLine { port, client_namespace: None, matches, action, effects, rule }
+        };
+        for (host, table) in listener.tables() {
+            lines.extend(table.iter().map(|it| {
+                let effects = effects::of_rule(it.rule);
+                line(host.as_ref(), matches(&it), action(it.rule), effects, &it.rule.origin)
+            }));
+        }
+        lines.extend(listener.bytes().into_iter().flat_map(|it| it.iter()).map(
+            |(wanted, rule)| {
+                let (matches, action) = (connections(wanted), connection_action(rule));
+                line(None, matches, action, admin::RuleEffects::default(), &rule.origin)
+            },
+        ));
+    }
+    Some(lines)
+}
+
+/// A host as a listener or a route names it.
+fn host_name(host: &HostMatch) -> String {
+    match host {
+        HostMatch::Exact(name) => name.to_string(),
+        HostMatch::Suffix(end) => format!("*{end}"),
+    }
+}
+
 /// The table of one namespace's clients, if it is another one than everybody's.
 fn own<'t, T>(table: Option<&'t T>, of_all: Option<&'t T>, is_all: bool) -> Option<&'t T> {
     let is_same = |own: &&T| of_all.is_some_and(|all| std::ptr::eq(*own, all));
@@ -119,10 +166,7 @@ fn own<'t, T>(table: Option<&'t T>, of_all: Option<&'t T>, is_all: bool) -> Opti
 
 /// What a connection must be, in words.
 pub(super) fn connections(wanted: &BytesMatch) -> String {
-    let name = wanted.server_name.as_ref().map(|name| match name {
-        ServerNameMatch::Exact(name) => format!("TLS to {name}"),
-        ServerNameMatch::Suffix(end) => format!("TLS to *{end}"),
-    });
+    let name = wanted.server_name.as_ref().map(|name| format!("TLS to {}", host_name(name)));
     let blocks: Vec<String> = wanted.destinations.iter().map(ToString::to_string).collect();
     let blocks = (!blocks.is_empty()).then(|| format!("address in {}", blocks.join(" or ")));
     let client = wanted.client_namespace.as_ref().map(|it| format!("client namespace {it}"));
@@ -307,6 +351,39 @@ mod tests {
         assert!(shown[1].starts_with(&format!("|path /a/*|{web} 3/4, answer 500 1/4: ")));
         assert!(shown[2].starts_with("shop|") && shown[2].ends_with("|shop/own 0"), "{shown:?}");
         assert!(table(&builder, "app/nobody").is_err());
+        let gateway = json!({"metadata": metadata("app", "in"), "spec": {
+            "gatewayClassName": "ambit", "listeners": [
+                {"name": "http", "port": 80, "protocol": "HTTP"},
+                {"name": "tcp", "port": 90, "protocol": "TCP"}]}});
+        let at_gateway = |kind: Kind, name: &str, hosts: Value, rules: Value| {
+            let spec = json!({"parentRefs": [{"name": "in"}], "hostnames": hosts, "rules": rules});
+            put(kind, &json!({"metadata": metadata("app", name), "spec": spec}))
+        };
+        let to_web = json!([{"backendRefs": [to("web", 1)]}]);
+        builder.apply([
+            put(Kind::Gateway, &gateway),
+            at_gateway(Kind::HttpRoute, "any", json!([]), to_web.clone()),
+            at_gateway(
+                Kind::HttpRoute,
+                "host",
+                json!(["*.b.example", "a.example"]),
+                to_web.clone(),
+            ),
+            at_gateway(Kind::TcpRoute, "bytes", json!([]), to_web),
+        ]);
+        let lines = table(&builder, "app/in").expect("a gateway");
+        let shown: Vec<String> = lines
+            .iter()
+            .map(|it| format!("{} {}: {} {}", it.port, it.matches, it.action, it.rule.route))
+            .collect();
+        let at = |place: &str, of: &str| format!("{place}: {web} app/{of}");
+        let expected = [
+            at("80 listener http, host a.example, every request", "host"),
+            at("80 listener http, host *.b.example, every request", "host"),
+            at("80 listener http, every request", "any"),
+            at("90 listener tcp, every connection", "bytes"),
+        ];
+        assert_eq!(shown, expected);
         let to_web = json!([{"route": [{"destination": {"host": "web"}}]}]);
         let spec = json!({"hosts": ["web.app.svc.cluster.local"], "http": to_web});
         let object = json!({"metadata": metadata("istio", "vs"), "spec": spec});

@@ -321,9 +321,37 @@ impl Listener {
         &self.bytes_rules
     }
 
+    /// The tables of its requests by the hosts that they are for, in the order in which they are
+    /// asked for a host that has them all.
+    pub fn tables(&self) -> Vec<(Option<HostMatch>, &RouteTable)> {
+        let exact = self.tables.exact.iter();
+        let exact = exact.map(|(host, it)| (Some(HostMatch::Exact(host.clone())), it));
+        let suffixes = self.tables.suffixes.iter();
+        let suffixes = suffixes.map(|(end, it)| (Some(HostMatch::Suffix(end.clone())), it));
+        let mut all: Vec<_> = exact.chain(suffixes).collect();
+        all.sort_by(|(one, _), (other, _)| {
+            rank(other.as_ref()).cmp(&rank(one.as_ref())).then_with(|| name(one).cmp(&name(other)))
+        });
+        all.extend(self.tables.all.iter().map(|it| (None, it)));
+        all
+    }
+
+    /// The table of its connections, if a route for them is attached.
+    pub fn bytes(&self) -> Option<&BytesTable> {
+        self.bytes.as_ref()
+    }
+
     /// The rule that answers a request: of the routes for the most specific host that has one.
     pub fn find(&self, head: &RequestHead<'_>) -> Option<Found<'_>> {
         self.tables.of(head.host).find_map(|table| table.find(head))
+    }
+}
+
+/// A host without its wildcard, for sorting.
+fn name(host: &Option<HostMatch>) -> &str {
+    match host {
+        Some(HostMatch::Exact(name) | HostMatch::Suffix(name)) => name,
+        None => "",
     }
 }
 
