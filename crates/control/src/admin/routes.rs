@@ -72,8 +72,8 @@ fn virtual_service(builder: &Builder, name: &ObjectName, object: &VirtualService
     }
 }
 
-/// [`admin::control::ROUTE_TABLE`]: the routes of the service `NAMESPACE/NAME`, or of the Gateway at
-/// the edge of that name.
+/// [`admin::control::ROUTE_TABLE`]: the routes of the service `NAMESPACE/NAME`, or of the Gateway
+/// at the edge of that name.
 pub(super) fn table(builder: &Builder, wanted: &str) -> Result<Vec<admin::RouteLine>, NoService> {
     let view = builder.view();
     let is_wanted = |service: &Service| {
