@@ -14,7 +14,7 @@ use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{RData, Record, RecordType};
 
 use super::at;
-use super::world::{PodBox, Proxy, World, echo, publish};
+use super::world::{self, PodBox, Proxy, World, echo, publish};
 use crate::config::SameNode;
 
 /// Answers for these names until the test ends; returns where.

@@ -637,7 +637,7 @@ fn what_may_leave_the_mesh_is_said_with_what_allows_it() {
     let (allow, deny) = (admin::Decision::Allow, admin::Decision::Deny);
     let is = |found, expected| assert_eq!(found, expected);
     is(check(&free, "198.51.100.1:443", None, "direct", &["not in the mesh"]), allow);
-    is(check(&fenced, "web", None, "tunnel", &[]), allow);
+    is(check(&fenced, "web", None, "local", &[]), allow);
     let looked_up = ["port 443 of dns.example", "looks up"];
     is(check(&fenced, "dns.example:443", None, "lookup", &looked_up), allow);
     let outside = "198.51.100.1:22";
