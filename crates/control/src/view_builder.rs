@@ -566,7 +566,9 @@ impl Builder {
             self.vips.release(&name.namespace, &name.hostname);
             return None;
         };
-        let needs_address = entries::hosts_without_address(&entry).contains(&&*name.hostname);
+        let (host, mesh, gateways) = (&name.hostname, &self.mesh, self.store.gateways());
+        let needs_address =
+            entries::needs_address(mesh, &object, &entry, host, &namespace, gateways);
         let allocated = if needs_address {
             match self.vips.allocate(&name.namespace, &name.hostname) {
                 Ok(addresses) => addresses.to_vec(),
@@ -579,8 +581,7 @@ impl Builder {
             self.vips.release(&name.namespace, &name.hostname);
             Vec::new()
         };
-        let (host, gateways) = (&name.hostname, self.store.gateways());
-        let mesh = &self.mesh;
+        let (mesh, gateways) = (&self.mesh, self.store.gateways());
         Some(entries::service(mesh, &object, &entry, host, &allocated, &namespace, gateways))
     }
 
@@ -605,8 +606,9 @@ impl Builder {
                 let (pod, state) = self.store.pod(name)?;
                 let node = self.store.node(&pod.node);
                 let mesh = &self.mesh;
-                let workload =
+                let mut workload =
                     workloads::build(mesh, name, pod, state, node, &namespace, gateways)?;
+                workload.registry_only = self.store.mesh_config().registry_only;
                 (workload, self.store.served_by_pod(&self.mesh, name, pod, state))
             }
             Member::Entry(name) => {

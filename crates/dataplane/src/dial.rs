@@ -183,6 +183,39 @@ pub async fn dial(
     }
 }
 
+/// Addresses of one name that are tried for one connection.
+const TRIED_MAX: usize = 3;
+
+/// Lets the addresses of the first one's family take turns.
+pub fn in_turn(addresses: &mut [SocketAddr], turn: usize) {
+    let Some(first) = addresses.first() else { return };
+    let is_like = first.is_ipv4();
+    let alike = addresses.iter().take_while(|it| it.is_ipv4() == is_like).count();
+    addresses[..alike].rotate_left(turn % alike);
+}
+
+/// Opens a connection to the first of several addresses that answers, within the time that one of
+/// them alone would have. `on_try` hears of each; there is at least one.
+pub async fn dial_first(
+    own: &OwnWorkload,
+    addresses: &[SocketAddr],
+    options: &DialOptions,
+    mut on_try: impl FnMut(SocketAddr),
+) -> Result<TcpStream, DialError> {
+    let tried = &addresses[..addresses.len().min(TRIED_MAX)];
+    let limit = CONNECT_TIMEOUT / u32::try_from(tried.len().max(1)).unwrap_or(u32::MAX);
+    let mut failure = DialError::Socket(io::ErrorKind::AddrNotAvailable.into());
+    for address in tried {
+        on_try(*address);
+        let dialled = timeout(limit, dial(own, *address, options)).await;
+        match dialled.unwrap_or(Err(DialError::Timeout(*address))) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -220,6 +253,22 @@ mod tests {
         assert_eq!(error.is_cut(), expected, "{error:?}");
         let shared = DialError::Pool(PoolError::Connect(Arc::new(error)));
         assert_eq!(shared.is_cut(), expected, "{shared:?}");
+    }
+
+    #[test]
+    fn the_addresses_of_the_first_family_take_turns() {
+        let check = |turn, expected: [&str; 4]| {
+            let all = ["192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8::2]:1"];
+            let [mut all, expected] =
+                [all, expected].map(|it| it.map(|it| it.parse().expect("an address")));
+            in_turn(&mut all, turn);
+            assert_eq!(all, expected, "{turn}");
+        };
+        let (one, other) = ("[2001:db8::1]:1", "[2001:db8::2]:1");
+        check(0, ["192.0.2.1:1", "192.0.2.2:1", one, other]);
+        check(1, ["192.0.2.2:1", "192.0.2.1:1", one, other]);
+        check(2, ["192.0.2.1:1", "192.0.2.2:1", one, other]);
+        in_turn(&mut [], 1);
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@
 //! | [`accept`], [`descriptors`], [`memory`] | who may have how much, from accept on |
 //! | [`choice`], [`judgement`] | the inputs to the decisions of `ambit_model` |
 //! | [`dial`], [`tunnel`] | connections to applications and to other proxies |
+//! | [`resolver`], [`names`] | DNS: queries, and the addresses of endpoints that are names |
 //! | [`connections`], [`record`], [`failure`] | live connections, and how they end |
 //! | [`metrics`], [`logging`] | what an operator sees |
 //!
@@ -38,9 +39,11 @@ pub mod logging;
 pub mod memory;
 pub mod mesh;
 pub mod metrics;
+pub mod names;
 pub mod own;
 pub mod plane;
 pub mod record;
+pub mod resolver;
 pub mod session;
 pub mod settings;
 pub mod tunnel;

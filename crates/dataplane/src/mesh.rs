@@ -17,6 +17,7 @@ use crate::descriptors::Descriptors;
 use crate::lately::Lately;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::names::Names;
 use crate::settings::Settings;
 
 /// What every thread of a proxy reads.
@@ -39,6 +40,8 @@ pub struct Mesh {
     pub demand: Demand,
     /// Certificates of the workloads that this proxy acts for, and revocations.
     pub certificates: Certificates,
+    /// The addresses of endpoints that are names.
+    pub names: Names,
     /// Who may hold how much.
     pub memory: Memory,
     /// Counters.
@@ -59,6 +62,7 @@ impl Mesh {
             control_plane_away: ArcSwapOption::empty(),
             demand,
             certificates,
+            names: Names::new(settings.resolvers.clone(), settings.sockets.mark),
             memory: Memory::new(settings.memory),
             metrics: Metrics::new(settings.component),
             descriptors: Descriptors::of_this_process(settings.threads),

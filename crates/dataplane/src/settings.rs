@@ -3,6 +3,7 @@
 //! Each role reads and validates its own configuration; this is the part that moving bytes needs,
 //! the same for every proxy. Nothing here has a default and nothing is unset.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ambit_model::Text;
@@ -28,6 +29,9 @@ pub struct Settings {
     pub threads: usize,
     /// Dial the application from the client's address.
     pub original_source: bool,
+    /// Whom endpoints that are names are looked up with; none means those that /etc/resolv.conf
+    /// names.
+    pub resolvers: Vec<SocketAddr>,
     /// Log decisions of policies at INFO instead of DEBUG.
     pub policy_info_logging: bool,
 }

@@ -160,6 +160,8 @@ impl Builder<'_> {
             ("--alt-hostname", names::CONTROL_HOST.to_owned()),
             ("--snapshot", text(self.layout.snapshot(&name))),
             ("--admin-socket", text(self.layout.proxy_admin_socket(&name))),
+            // There are no other names, and no way to a resolver that the host may have.
+            ("--lookup-resolvers", DNS.v4.to_string()),
         ];
         let check = Check::Get {
             address: ([127, 0, 0, 1], ports::PROXY_READINESS).into(),

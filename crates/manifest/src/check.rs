@@ -202,24 +202,14 @@ impl<'a> All<'a> {
 
     fn service_entry(&self, object: &Object, entry: &ServiceEntry, warnings: &mut Vec<Finding>) {
         let resolution = entry.spec.resolution.unwrap_or(Resolution::None);
-        if resolution == Resolution::DynamicDns {
+        let has_waypoint =
+            entry.metadata.labels.as_ref().is_some_and(|all| all.contains_key(USE_WAYPOINT));
+        if resolution == Resolution::DynamicDns && !has_waypoint {
             warnings.push(object.finding(
                 "spec.resolution",
-                "DYNAMIC_DNS needs a layer-7 proxy; connections go to the address that the \
-                 client found",
-                "use NONE to say the same",
-            ));
-        }
-        let unresolved = unresolved(&entry.spec, resolution);
-        if !unresolved.is_empty() {
-            warnings.push(object.finding(
-                "spec.resolution",
-                format!(
-                    "proxies do not look up {} yet: connections there are refused",
-                    listed(&unresolved)
-                ),
-                "use NONE to connect to the address that the client found, or STATIC with \
-                 IP addresses",
+                "DYNAMIC_DNS needs a waypoint, which hears the host that a client asks for; \
+                 without one connections go to the address that the client found",
+                format!("label the entry, or its namespace, {USE_WAYPOINT}"),
             ));
         }
         self.short_names(object, &entry.spec, warnings);
@@ -425,18 +415,6 @@ fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {
         spec,
         is_owned: typed.metadata().owner_references.as_ref().is_some_and(|all| !all.is_empty()),
     })
-}
-
-/// The names that would have to be looked up for connections to an entry.
-fn unresolved(spec: &ServiceEntrySpec, resolution: Resolution) -> Vec<&str> {
-    if !matches!(resolution, Resolution::Dns | Resolution::DnsRoundRobin) {
-        return Vec::new();
-    }
-    if spec.endpoints.is_empty() && spec.workload_selector.is_none() {
-        return spec.hosts.iter().map(String::as_str).collect();
-    }
-    let addresses = spec.endpoints.iter().map(|endpoint| endpoint.address.as_str());
-    addresses.filter(|address| address.parse::<IpAddr>().is_err()).collect()
 }
 
 /// The labels by which a Service selects pods, if it does.

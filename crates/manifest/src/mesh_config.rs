@@ -27,13 +27,18 @@ use crate::{FieldPath, ObjectIssues, ObjectName, document};
 /// The key of the ConfigMap that holds it.
 const KEY: &str = "mesh";
 /// The fields that are read.
-const FIELDS: [&str; 5] = [
+const FIELDS: [&str; 6] = [
     "extensionProviders",
     "defaultProviders",
     "accessLogFile",
     "accessLogFormat",
     "accessLogEncoding",
+    "outboundTrafficPolicy",
 ];
+/// The mode in which only what is declared may be reached.
+const REGISTRY_ONLY: &str = "REGISTRY_ONLY";
+/// The mode in which everything may be, which is Istio's default.
+const ALLOW_ANY: &str = "ALLOW_ANY";
 /// Fields of Istio's configuration that Ambit has elsewhere, and where.
 const ELSEWHERE: [(&str, &str); 5] = [
     ("trustDomain", "it is the flag --trust-domain of control"),
@@ -52,6 +57,8 @@ pub struct MeshConfig {
     pub default_providers: DefaultProviders,
     /// The access log of the whole mesh.
     pub access_log: MeshLog,
+    /// Pods may reach only what is declared (`outboundTrafficPolicy.mode: REGISTRY_ONLY`).
+    pub registry_only: bool,
     /// Why nothing of it can be read, if so. Every provider is missing then.
     pub unreadable: Option<String>,
 }
@@ -118,6 +125,8 @@ impl Reader {
         };
         let what = format!("{problem}: nothing of it is used, and its providers are missing");
         self.remarks.wrong(&root(), what, "write one map of YAML, as Istio's MeshConfig");
+        // Who asked for a fence does not lose it by a mistake elsewhere in the text.
+        self.config.registry_only = text.contains(REGISTRY_ONLY);
         self.config.unreadable = Some(problem);
     }
 
@@ -135,6 +144,7 @@ impl Reader {
                 "accessLogEncoding" => {
                     self.log.encoding = self.value(value, &at).unwrap_or_default();
                 }
+                "outboundTrafficPolicy" => self.outbound(&value, &at),
                 // Where providers are named, Istio asks for nothing more either.
                 "enableTracing" if value == Value::Bool(false) => {}
                 other => {
@@ -146,6 +156,28 @@ impl Reader {
                     };
                     self.remarks.unhonoured(true, &at, "it has no effect", remedy);
                 }
+            }
+        }
+    }
+
+    /// What pods may reach. What cannot be understood is read as the stricter mode.
+    fn outbound(&mut self, value: &Value, at: &FieldPath) {
+        let at = at.field("mode");
+        let mode = match value {
+            Value::Object(fields) => fields.get("mode"),
+            other => Some(other),
+        };
+        match mode {
+            None | Some(Value::Null) => {}
+            Some(mode) if value.is_object() && *mode == ALLOW_ANY => {}
+            Some(mode) if value.is_object() && *mode == REGISTRY_ONLY => {
+                self.config.registry_only = true;
+            }
+            Some(mode) => {
+                self.config.registry_only = true;
+                let what = format!("{mode} is no mode: it is read as {REGISTRY_ONLY}");
+                let remedy = format!("write `mode: {REGISTRY_ONLY}` or `mode: {ALLOW_ANY}`");
+                self.remarks.wrong(&at, what, remedy);
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// The prefix length of `::ffff:0:0/96`, where IPv4 lies within IPv6 (RFC 4291, section 2.5.5.2).
 const MAPPED_LENGTH: u8 = 96;
@@ -66,6 +66,20 @@ pub fn not_for_entries(ip: IpAddr) -> Option<&'static str> {
         (Reach::Group, _) => Some("is not the address of one workload"),
         (Reach::Link, IpAddr::V6(_)) => Some("means nothing without its link"),
         (Reach::Link | Reach::Far, _) => None,
+    }
+}
+
+/// Where hosts of ServiceEntries get addresses, as with Istio: reserved space.
+pub const ALLOCATED_V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(240, 240, 0, 0), 16);
+/// The same for IPv6: space that is for benchmarks.
+pub const ALLOCATED_V6: Ipv6Net =
+    Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0), 48);
+
+/// Whether hosts of ServiceEntries get such addresses: nobody outside of the mesh has it.
+pub fn is_allocated(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ALLOCATED_V4.contains(&ip),
+        IpAddr::V6(ip) => ALLOCATED_V6.contains(&ip),
     }
 }
 

@@ -50,6 +50,8 @@ pub struct RequestFlow<'a> {
     pub service: &'a Arc<Service>,
     /// Its port.
     pub port: u16,
+    /// The host that the client asks for, of which endpoints behind a wildcard are found.
+    pub host: Option<&'a str>,
     /// The part of its endpoints that the route names.
     pub subset: Option<&'a str>,
     /// What decides among endpoints that are equally near.
@@ -126,7 +128,9 @@ impl View {
                 return Err(Refusal::NoWorkloadAddress(destination));
             }
             // A route may lead here from another service: its destination is not this one's.
-            let meant = self.service_meant(&source.network, destination.ip(), &source.namespace);
+            // Whoever asks may use it, and those of its own namespace see it whatever it is.
+            let from = &service.key.namespace;
+            let meant = self.service_meant(&source.network, destination.ip(), from);
             let is_meant = meant.is_some_and(|meant| meant.key == service.key);
             if !is_meant || destination.port() != port {
                 return Err(no_endpoint());
@@ -149,7 +153,7 @@ impl View {
             By::Hash(hash) => question.by_hash(|uid| mixed(affinity(&hash, uid)), around),
         };
         let (workload, target_port) = chosen.map(Candidate::taken).ok_or_else(no_endpoint)?;
-        self.deliver_to(workload, target_port, service, destination.ip(), around)
+        self.deliver_to(workload, target_port, service, (destination.ip(), flow.host), around)
     }
 
     /// The endpoints among which one of a service, or of a subset, is chosen.

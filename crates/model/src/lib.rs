@@ -25,6 +25,7 @@ pub mod address;
 pub mod authorize;
 pub mod choice;
 pub mod expression;
+pub mod fence;
 pub mod few;
 pub mod http;
 pub mod identity;

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use ambit_words::ports;
 
 use crate::Text;
-use crate::address::{Reach, not_for_entries};
+use crate::address::{Reach, is_allocated, not_for_entries};
 use crate::authorize::gateway_name;
 use crate::choice::Surroundings;
+use crate::fence::{Fenced, Undeclared, covers};
 use crate::identity::Identity;
 use crate::names::ServiceName;
 use crate::service::{Mode, Service};
@@ -48,6 +49,10 @@ pub enum Plan {
     },
     /// As plain TCP: the destination is not in the mesh.
     Direct(Direct),
+    /// The same, where only its name is known: it is looked up first.
+    Lookup(Lookup),
+    /// Nowhere, unless something that is declared allows it: see [`Fenced`].
+    Fenced(Fenced),
     /// Nowhere.
     Refuse(Refusal),
 }
@@ -62,6 +67,8 @@ pub enum Delivery {
     Tunnel(Target),
     /// As plain TCP: the destination is not in the mesh.
     Direct(Direct),
+    /// The same, where only its name is known: it is looked up first.
+    Lookup(Lookup),
 }
 
 impl From<Delivery> for Plan {
@@ -70,6 +77,7 @@ impl From<Delivery> for Plan {
             Delivery::Local(target) => Self::Local(target),
             Delivery::Tunnel(target) => Self::Tunnel(target),
             Delivery::Direct(direct) => Self::Direct(direct),
+            Delivery::Lookup(lookup) => Self::Lookup(lookup),
         }
     }
 }
@@ -98,6 +106,79 @@ pub struct Direct {
     pub workload: Option<Arc<Workload>>,
     /// The service through which it was chosen.
     pub service: Option<Arc<Service>>,
+}
+
+/// A destination that is not in the mesh and that has a name but no address. Whoever looks the name
+/// up asks [`Lookup::admitted`] which of the addresses may be connected to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lookup {
+    /// The name.
+    pub host: Text,
+    /// The port there.
+    pub port: u16,
+    /// What the view knows of it.
+    pub workload: Arc<Workload>,
+    /// The service through which it was chosen.
+    pub service: Arc<Service>,
+}
+
+impl Lookup {
+    /// Which of the addresses that a resolver has found may be connected to, those of the family of
+    /// `like` first. Whoever answers for a name outside of the mesh must not lead into it, around
+    /// its policies, nor to the proxy itself.
+    pub fn admitted(
+        &self,
+        view: &View,
+        network: &Text,
+        found: &[IpAddr],
+        like: IpAddr,
+    ) -> Result<Vec<SocketAddr>, Refusal> {
+        let mut inside = None;
+        let mut admitted = Vec::with_capacity(found.len());
+        for ip in found.iter().map(IpAddr::to_canonical) {
+            match view.why_not_outside(network, ip) {
+                None => admitted.push(SocketAddr::new(ip, self.port)),
+                Some(why) => inside = inside.or(Some((ip, why))),
+            }
+        }
+        admitted.sort_by_key(|it| it.is_ipv4() != like.is_ipv4());
+        match inside {
+            Some((ip, why)) if admitted.is_empty() => {
+                Err(Refusal::NameLeadsInside { host: self.host.clone(), ip, why })
+            }
+            _ => Ok(admitted),
+        }
+    }
+}
+
+impl Fenced {
+    /// The plan of a connection whose condition is looked at: `found` are the addresses to which
+    /// the name leads that `service` is declared for.
+    pub fn plan(
+        &self,
+        view: &View,
+        network: &Text,
+        (name, service): (&Text, &Arc<Service>),
+        found: &[IpAddr],
+    ) -> Result<Direct, Refusal> {
+        let (address, ip) = (self.destination, self.destination.ip());
+        if !found.iter().any(|it| it.to_canonical() == ip) {
+            return Err(Undeclared::Elsewhere(name.clone(), address).into());
+        }
+        if service.has_waypoint() {
+            return Err(Undeclared::AroundWaypoint(service.key.clone(), address).into());
+        }
+        if let Some(why) = view.why_not_outside(network, ip) {
+            return Err(Refusal::NameLeadsInside { host: name.clone(), ip, why });
+        }
+        Ok(Direct { address, workload: None, service: Some(service.clone()) })
+    }
+}
+
+impl From<Undeclared> for Refusal {
+    fn from(undeclared: Undeclared) -> Self {
+        Self::Undeclared(undeclared)
+    }
 }
 
 /// Why a connection goes nowhere.
@@ -131,6 +212,19 @@ pub enum Refusal {
     ProxyPort(SocketAddr),
     /// The endpoint's address is no workload's, such as loopback: it would be the client itself.
     NoWorkloadAddress(SocketAddr),
+    /// A name of an endpoint outside of the mesh leads to an address that is not outside.
+    NameLeadsInside {
+        /// The name.
+        host: Text,
+        /// The address.
+        ip: IpAddr,
+        /// What the address is.
+        why: &'static str,
+    },
+    /// The service is a wildcard, and the client asks for no host below it.
+    NoHost(ServiceName, Option<Text>),
+    /// Only what is declared may be reached, and this is not.
+    Undeclared(Undeclared),
 }
 
 impl fmt::Display for Refusal {
@@ -163,6 +257,16 @@ impl fmt::Display for Refusal {
             Self::NoWorkloadAddress(address) => {
                 write!(f, "the endpoint's address {address} cannot be that of a workload")
             }
+            Self::NameLeadsInside { host, ip, why } => {
+                write!(f, "{host} leads to {ip}, which {why}: it is not outside of the mesh")
+            }
+            Self::NoHost(service, Some(host)) => {
+                write!(f, "the client asks for {host}, which is no host of {service}")
+            }
+            Self::NoHost(service, None) => {
+                write!(f, "the client asks for no host, and {service} has many")
+            }
+            Self::Undeclared(undeclared) => undeclared.fmt(f),
         }
     }
 }
@@ -178,6 +282,11 @@ impl View {
         }
         if let Some(service) = self.service_meant(network, ip, &source.namespace) {
             return self.plan_service(flow, service, around).unwrap_or_else(Plan::Refuse);
+        }
+        if source.registry_only
+            && let Some(plan) = self.plan_fenced(source, destination)
+        {
+            return plan;
         }
         let Some(workload) = self.workload_at(network, ip) else {
             return Plan::Direct(Direct { address: destination, workload: None, service: None });
@@ -205,6 +314,11 @@ impl View {
             return self.plan_through(flow, service, gateway, around);
         }
         if service.load_balancing.mode == Mode::Passthrough {
+            let port = flow.destination.port();
+            let is_other = !service.ports.is_empty() && service.port(port).is_none();
+            if flow.source.registry_only && is_other {
+                return Err(Refusal::NoPort(service.key.clone(), port));
+            }
             return self
                 .pass_through(flow.source, service, flow.destination, around)
                 .map(Plan::from);
@@ -212,7 +326,7 @@ impl View {
         let (workload, target_port) =
             self.choose(flow, service, flow.destination.port(), around)?;
         let like = flow.destination.ip();
-        self.deliver_to(workload, target_port, service, like, around).map(Plan::from)
+        self.deliver_to(workload, target_port, service, (like, None), around).map(Plan::from)
     }
 
     /// The way through the waypoint that was drawn, or through another that has a share too if that
@@ -294,19 +408,29 @@ impl View {
     }
 
     /// The way to an endpoint that was chosen, at its address in the family of `like` if it has
-    /// one.
+    /// one; behind a wildcard to the host that the client asks for.
     pub(crate) fn deliver_to(
         &self,
         workload: Arc<Workload>,
         target_port: u16,
         service: &Arc<Service>,
-        like: IpAddr,
+        (like, asked): (IpAddr, Option<&str>),
         around: &impl Surroundings,
     ) -> Result<Delivery, Refusal> {
-        let address =
-            address_for(&workload, like).ok_or_else(|| Refusal::NoAddress(workload.uid.clone()))?;
-        let address = SocketAddr::new(address, target_port);
-        self.deliver(workload, Some(service.clone()), address, around)
+        match address_for(&workload, like) {
+            Some(ip) => {
+                let address = SocketAddr::new(ip, target_port);
+                self.deliver(workload, Some(service.clone()), address, around)
+            }
+            // Nothing says that whoever is behind a name is a workload of the mesh.
+            None if !workload.hostname.is_empty() && workload.tunnel == Tunnel::None => {
+                let host = host_meant(&workload.hostname, asked)
+                    .ok_or_else(|| Refusal::NoHost(service.key.clone(), asked.map(Text::from)))?;
+                let service = service.clone();
+                Ok(Delivery::Lookup(Lookup { host, port: target_port, workload, service }))
+            }
+            None => Err(Refusal::NoAddress(workload.uid.clone())),
+        }
     }
 
     /// The way to one workload, once its waypoint is out of the question.
@@ -350,6 +474,55 @@ impl View {
         }
         let owner = self.workload_at(&workload.network, ip);
         owner.filter(|owner| owner.tunnel == Tunnel::Hbone).cloned().unwrap_or(workload)
+    }
+
+    /// The plan for an address that is of no service, for a client that may reach only what is
+    /// declared; `None` where a workload that it may reach has the address.
+    fn plan_fenced(&self, source: &Workload, destination: SocketAddr) -> Option<Plan> {
+        let may_see = |service: &Service| {
+            !service.namespace_only || service.key.namespace == source.namespace
+        };
+        let mut around = None;
+        for workload in self.workloads_at(&source.network, destination.ip()) {
+            if is_of_mesh(workload) {
+                return None;
+            }
+            for (name, ports) in &*workload.services {
+                let is_meant = ports.iter().any(|it| it.target_port == destination.port());
+                let service = self.service(name).filter(|it| is_meant && may_see(it));
+                match service {
+                    Some(service) if service.has_waypoint() => around = Some(name),
+                    Some(_) => return None,
+                    None => {}
+                }
+            }
+        }
+        if let Some(service) = around {
+            let refusal = Undeclared::AroundWaypoint(service.clone(), destination);
+            return Some(Plan::Refuse(refusal.into()));
+        }
+        let declared = self.declared_at(destination.port()).filter(|it| may_see(it));
+        let fenced = Fenced::new(destination, declared.cloned().collect());
+        let unknown = || Plan::Refuse(Undeclared::Address(destination).into());
+        Some(fenced.map_or_else(unknown, Plan::Fenced))
+    }
+
+    /// Why an address cannot be that of something outside of the mesh; `None` when it can. What
+    /// somebody else declares of an address does not make it the mesh's.
+    fn why_not_outside(&self, network: &Text, ip: IpAddr) -> Option<&'static str> {
+        match Reach::of(ip) {
+            Reach::Host => return Some("means the client itself"),
+            Reach::Group => return Some("is not the address of one server"),
+            Reach::Link => return Some("is on the node's own link"),
+            Reach::Far => {}
+        }
+        if is_allocated(ip) || self.is_canonical_at(network, ip) {
+            return Some("is a service's");
+        }
+        let workload = self.workload_at(network, ip)?;
+        let is_inside =
+            workload.is_pod() || workload.tunnel != Tunnel::None || workload.waypoint.is_some();
+        is_inside.then_some("is a workload's")
     }
 
     fn plan_waypoint(
@@ -398,6 +571,25 @@ impl View {
         let port = gateway.hbone_mtls_port;
         self.choose(flow, service, port, around).ok().map(|(workload, _)| workload)
     }
+}
+
+/// Whether a workload is the mesh's own, or an entry that stands for itself, so that no service has
+/// to lead there.
+fn is_of_mesh(workload: &Workload) -> bool {
+    let is_alone = workload.services.is_empty() && !workload.is_pod();
+    workload.is_pod() && !workload.host_network
+        || workload.tunnel != Tunnel::None
+        || workload.waypoint.is_some()
+        || is_alone
+}
+
+/// The host that is looked up for an endpoint that is a name: behind a wildcard the one that the
+/// client asks for, if the wildcard covers it.
+fn host_meant(hostname: &Text, asked: Option<&str>) -> Option<Text> {
+    if !hostname.starts_with('*') {
+        return Some(hostname.clone());
+    }
+    asked.filter(|asked| covers(hostname, asked)).map(|asked| asked.to_ascii_lowercase().into())
 }
 
 /// The waypoint of a service, one of several by weight.

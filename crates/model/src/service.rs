@@ -113,6 +113,12 @@ impl Service {
         }
     }
 
+    /// Whether its traffic must pass a waypoint.
+    pub(crate) fn has_waypoint(&self) -> bool {
+        let mut shares = self.weighted_waypoints.iter().map(|(_, share)| *share);
+        self.waypoint.is_some() || shares.any(|share| share > 0)
+    }
+
     /// The port with this number.
     pub fn port(&self, service_port: u16) -> Option<&PortMapping> {
         self.ports.iter().find(|port| port.service_port == service_port)

@@ -67,6 +67,8 @@ pub struct View {
     services_by_address: Index<Service>,
     services_by_hostname: Index<Service>,
     service_blocks: Vector<(VirtualAddress, ServiceName)>,
+    declared: Map<u16, OrdSet<ServiceName>>,
+    workloads_by_host: Index<Workload>,
     endpoints: Map<ServiceName, Endpoints>,
     policies: Map<PolicyName, Arc<Policy>>,
     global_policies: OrdSet<PolicyName>,
@@ -237,6 +239,23 @@ impl View {
         candidates.find(is_there)
     }
 
+    /// All workloads at this address, also those that only share it with their node.
+    pub(crate) fn workloads_at(
+        &self,
+        network: &Text,
+        ip: IpAddr,
+    ) -> impl Iterator<Item = &Arc<Workload>> {
+        let key = self.address_key(network, ip);
+        let all = self.workloads_by_address.get(key).chain(self.workloads_by_host.get(key));
+        all.filter(move |it| it.network == *network && it.addresses.contains(&ip))
+    }
+
+    /// What is declared for a port beside the cluster's own services.
+    pub(crate) fn declared_at(&self, port: u16) -> impl Iterator<Item = &Arc<Service>> {
+        let names = self.declared.get(&port).into_iter().flatten();
+        names.filter_map(|name| self.service(name))
+    }
+
     fn name_key(&self, namespace: &str, name: &str) -> u64 {
         self.hasher.hash_one((namespace, name))
     }
@@ -272,6 +291,19 @@ impl View {
         let is_theirs =
             |pod: &Arc<Workload>| service.canonical || service.key.namespace == pod.namespace;
         owner.is_none_or(is_theirs).then_some(service)
+    }
+
+    /// A service at this virtual address that is for one namespace alone, and not for this one.
+    pub fn private_at(&self, network: &Text, ip: IpAddr, from: &str) -> Option<&Arc<Service>> {
+        let mut candidates = self.services_by_address.get(self.address_key(network, ip));
+        let is_private = |it: &Service| it.namespace_only && *it.key.namespace != *from;
+        candidates.find(|it| is_private(it) && is_at(it, network, ip))
+    }
+
+    /// Whether one of the cluster's own services has this very address, whoever may see it.
+    pub(crate) fn is_canonical_at(&self, network: &Text, ip: IpAddr) -> bool {
+        let mut candidates = self.services_by_address.get(self.address_key(network, ip));
+        candidates.any(|it| it.canonical && is_at(it, network, ip))
     }
 
     /// The service with this hostname, as seen from a namespace.
@@ -361,10 +393,11 @@ impl View {
         if let Some(old) = old {
             self.forget_workload(&old, Some(&workload));
         }
-        if !workload.host_network {
-            for ip in &workload.addresses {
-                let key = self.address_key(&workload.network, *ip);
-                self.workloads_by_address.add(key, &workload);
+        for ip in &workload.addresses {
+            let key = self.address_key(&workload.network, *ip);
+            match workload.host_network {
+                false => self.workloads_by_address.add(key, &workload),
+                true => self.workloads_by_host.add(key, &workload),
             }
         }
         self.workloads_by_name.add(self.name_key(&workload.namespace, &workload.name), &workload);
@@ -378,7 +411,10 @@ impl View {
     fn forget_workload(&mut self, old: &Arc<Workload>, successor: Option<&Workload>) {
         for ip in &old.addresses {
             let key = self.address_key(&old.network, *ip);
-            self.workloads_by_address.remove(key, old);
+            match old.host_network {
+                false => self.workloads_by_address.remove(key, old),
+                true => self.workloads_by_host.remove(key, old),
+            }
         }
         self.workloads_by_name.remove(self.name_key(&old.namespace, &old.name), old);
         self.workloads.remove(self.hasher.hash_one(&*old.uid), old);
@@ -413,6 +449,10 @@ impl View {
                 Some(_) => self.service_blocks.push_back((address.clone(), service.key.clone())),
             }
         }
+        for port in service.ports.iter().filter(|_| !service.canonical) {
+            let names = self.declared.entry(port.service_port).or_default();
+            names.insert(service.key.clone());
+        }
         let hostname = self.hasher.hash_one(&*service.key.hostname);
         self.services_by_hostname.add(hostname, &service);
         self.services.add(self.hasher.hash_one(&service.key), &service);
@@ -424,6 +464,13 @@ impl View {
             self.services_by_address.remove(key, old);
         }
         self.service_blocks.retain(|(_, name)| *name != old.key);
+        for port in &old.ports {
+            let Some(names) = self.declared.get_mut(&port.service_port) else { continue };
+            names.remove(&old.key);
+            if names.is_empty() {
+                self.declared.remove(&port.service_port);
+            }
+        }
         self.services_by_hostname.remove(self.hasher.hash_one(&*old.key.hostname), old);
         self.services.remove(self.hasher.hash_one(&old.key), old);
     }

@@ -72,6 +72,8 @@ pub struct Template {
     pub host_network: bool,
     /// Its weight among the endpoints of a service.
     pub capacity: u32,
+    /// It may reach only what is declared (`outboundTrafficPolicy.mode: REGISTRY_ONLY`).
+    pub registry_only: bool,
 }
 
 impl Deref for Workload {
@@ -268,6 +270,7 @@ impl Workload {
             cluster_id: empty.clone(),
             host_network: false,
             capacity: 1,
+            registry_only: false,
         };
         Self {
             uid: uid.into(),

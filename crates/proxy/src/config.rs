@@ -247,6 +247,16 @@ pub struct Args {
         value_parser = parse::dns_server,
     )]
     pub dns_upstream: Vec<SocketAddr>,
+    /// DNS servers that hosts of ServiceEntries are looked up with [default: those of
+    /// --dns-upstream, else of this node's /etc/resolv.conf]
+    #[arg(
+        long,
+        env = "AMBIT_LOOKUP_RESOLVERS",
+        value_delimiter = ',',
+        value_name = "IP[:PORT]",
+        value_parser = parse::dns_server,
+    )]
+    pub lookup_resolvers: Vec<SocketAddr>,
     /// Address of the administration API; loopback only
     #[arg(
         long,
@@ -377,6 +387,8 @@ pub(crate) struct Dns {
     pub(crate) enabled: bool,
     /// Servers for other names; empty means those of the node's resolv.conf.
     pub(crate) upstream: Vec<SocketAddr>,
+    /// Servers for hosts of ServiceEntries; empty means those of the node's resolv.conf.
+    pub(crate) lookups: Vec<SocketAddr>,
 }
 
 /// Where the last view is kept.
@@ -466,6 +478,7 @@ impl Config {
             memory: self.memory,
             threads: self.worker_threads,
             original_source: self.original_source,
+            resolvers: self.dns.lookups.clone(),
             policy_info_logging: self.policy_info_logging,
         }
     }
@@ -521,7 +534,7 @@ impl Config {
             on_demand: args.xds_on_demand,
             certificate_ttl: positive("--secret-ttl", args.secret_ttl)?,
             crl_path: crl_path(args),
-            dns: Dns { enabled: proxy_config.dns_capture(), upstream: args.dns_upstream.clone() },
+            dns: dns(args, proxy_config.dns_capture()),
             snapshot: match &args.snapshot {
                 None => Snapshot::Memory,
                 Some(path) => Snapshot::File { path: path.clone(), max_age: args.snapshot_max_age },
@@ -539,6 +552,15 @@ impl Config {
             drain_deadline: deadline(args, DEFAULT_POD_DRAIN).min(DEFAULT_TERMINATION_DEADLINE),
         })
     }
+}
+
+fn dns(args: &Args, enabled: bool) -> Dns {
+    let upstream = args.dns_upstream.clone();
+    let lookups = match args.lookup_resolvers.is_empty() {
+        true => upstream.clone(),
+        false => args.lookup_resolvers.clone(),
+    };
+    Dns { enabled, upstream, lookups }
 }
 
 fn node(

@@ -28,6 +28,7 @@ macro_rules! in_namespaces {
 }
 
 // Below the macro that they use.
+mod egress;
 mod gone;
 mod greed;
 mod resolvers;

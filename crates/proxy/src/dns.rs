@@ -5,7 +5,6 @@
 //! addressed. Each pod has a bound on its queries in flight; beyond it queries are refused, never
 //! queued. Pods take turns, and each has its pace.
 
-mod forward;
 mod message;
 mod resolve;
 mod turns;
@@ -20,6 +19,7 @@ use std::time::Duration;
 
 use ambit_dataplane::accept::accept_waiting;
 use ambit_dataplane::descriptors::{Direction, Permit, Share};
+use ambit_dataplane::resolver::{self, Asker as From, Transport};
 use ambit_model::Text;
 use ambit_net::conntrack::{Conntrack, Tuple};
 use ambit_net::drain::{Drain, Guard};
@@ -34,7 +34,7 @@ use tracing::{debug, warn};
 
 use crate::pods::Pod;
 use crate::shared::Shared;
-use message::{Asked, Known, Outcome, Transport};
+use message::{Asked, Known, Outcome};
 use resolve::{Asker, Resolution};
 use turns::Turns;
 
@@ -101,7 +101,7 @@ struct Served {
 /// Serves pods until [`Command::Stop`]. Must run in a `LocalSet`.
 pub(crate) async fn run(shared: Arc<Shared>, mut commands: mpsc::Receiver<Command>) {
     let mut pods: HashMap<Text, Drain> = HashMap::new();
-    let fallback = forward::node_resolvers(&shared.config.dns.upstream);
+    let fallback = resolver::node_resolvers(&shared.config.dns.upstream);
     while let Some(command) = commands.recv().await {
         match command {
             Command::Add { pod, sockets } => {
@@ -379,8 +379,8 @@ impl Served {
     ) -> Vec<u8> {
         let resolvers = self.resolvers(original);
         let start = Instant::now();
-        let mark = self.shared.config.sockets.mark;
-        match forward::ask(&self.pod, &resolvers, query, transport, mark).await {
+        let from = From { own: Some(&self.pod), mark: self.shared.config.sockets.mark };
+        match resolver::ask(from, &resolvers, query, transport).await {
             Ok(answer) => {
                 self.shared.metrics.dns_upstream(Some(start.elapsed()));
                 answer
@@ -440,7 +440,7 @@ pub fn fuzz(bytes: &[u8]) {
                 }
             }
         }
-        Err(message::Outcome::Answer(refusal)) => assert!(refusal.len() >= message::HEADER_BYTES),
+        Err(message::Outcome::Answer(refusal)) => assert!(refusal.len() >= resolver::HEADER_BYTES),
         Err(message::Outcome::Ignore | message::Outcome::Forward) => {}
     }
 }

@@ -13,6 +13,7 @@
 //! | `worker`, `link`, `shared` | the process that moves bytes, and what its threads share |
 //! | `dataplane`, `thread` | one thread: its pods, and what their connections use |
 //! | `outbound`, `inbound`, `plaintext`, `local` | the directions, from accept to record |
+//! | `fence` | what a pod says first, where only what is declared may be reached |
 //! | `pods` | the pods that are served |
 //! | `dns` | names of the mesh, answered inside the pod |
 //! | `admin`, `metrics` | what an operator sees |
@@ -26,6 +27,7 @@ pub mod config;
 mod datapath_tests;
 mod dataplane;
 mod dns;
+mod fence;
 #[cfg(test)]
 mod future_sizes;
 mod handover;

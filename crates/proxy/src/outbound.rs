@@ -10,16 +10,18 @@ use std::sync::Arc;
 
 use ambit_dataplane::choice::Around;
 use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
-use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::dial::{DialError, dial, dial_first, in_turn};
 use ambit_dataplane::failure::{Failure, ResponseFlags};
 use ambit_dataplane::judgement::{VIEW_PATIENCE, wait_for_view};
 use ambit_dataplane::metrics::Reporter;
+use ambit_dataplane::names::LookupError;
 use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::reset;
 use ambit_dataplane::record::{Record, Way};
 use ambit_dataplane::tunnel::{self, Ask};
+use ambit_model::fence::{Fenced, Undeclared};
 use ambit_model::names::WorkloadName;
-use ambit_model::plan::{Direct, Flow, Plan, Refusal, Target};
+use ambit_model::plan::{Direct, Flow, Lookup, Plan, Refusal, Target};
 use ambit_model::workload::Workload;
 use ambit_net::copy::SocketEnd;
 use ambit_net::hbone::Tunnel;
@@ -28,6 +30,7 @@ use ambit_words::ports;
 use tokio::net::TcpStream;
 
 use crate::config::SameNode;
+use crate::fence::{self, FenceError};
 use crate::local::{self, LocalError};
 use crate::thread::Thread;
 
@@ -61,12 +64,28 @@ pub(crate) enum OutboundError {
     /// It cannot be joined to a pod of this node.
     #[error(transparent)]
     Local(#[from] LocalError),
+    /// What the client says first cannot be read.
+    #[error("cannot read the client's first bytes")]
+    FirstBytes(#[source] io::Error),
+    /// The destination's name cannot be looked up.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
     /// The destination cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
     /// There is no descriptor for its other half.
     #[error(transparent)]
     Share(#[from] Box<Crowded>),
+}
+
+impl From<FenceError> for OutboundError {
+    fn from(error: FenceError) -> Self {
+        match error {
+            FenceError::FirstBytes(error) => Self::FirstBytes(error),
+            FenceError::Lookup(error) => Self::Lookup(error),
+            FenceError::Refused(refusal) => Self::Refused(refusal),
+        }
+    }
 }
 
 impl OutboundError {
@@ -83,9 +102,12 @@ impl Failure for OutboundError {
     fn flags(&self) -> ResponseFlags {
         match self {
             Self::Local(error) => error.flags(),
+            Self::Lookup(error) => error.flags(),
             Self::Dial(error) => error.flags(),
             Self::Share(crowded) => crowded.flags(),
-            Self::ForeignSource { .. } => ResponseFlags::Deny,
+            Self::ForeignSource { .. } | Self::Refused(Refusal::Undeclared(_)) => {
+                ResponseFlags::Deny
+            }
             _ => ResponseFlags::Connect,
         }
     }
@@ -105,6 +127,11 @@ impl Failure for OutboundError {
             Self::Refused(Refusal::OtherNetwork(_)) => "other_network",
             Self::Refused(Refusal::NoAddress(_)) => "no_address",
             Self::Refused(Refusal::ProxyPort(_)) => "self_call",
+            Self::Refused(Refusal::NameLeadsInside { .. }) => "name_leads_inside",
+            Self::Refused(Refusal::Undeclared(undeclared)) => undeclared.reason(),
+            Self::Refused(Refusal::NoHost(..)) => "no_host",
+            Self::FirstBytes(_) => "first_bytes",
+            Self::Lookup(error) => error.reason(),
             Self::Local(error) => error.reason(),
             Self::Dial(error) => error.reason(),
             Self::Share(crowded) => crowded.reason(),
@@ -139,7 +166,7 @@ pub(crate) async fn serve(
         Err(error) => Err(error),
     };
     let connected = match identified {
-        Ok(source) => connect(&thread, &served, &source, &mut other, &mut record).await,
+        Ok(source) => connect(&thread, &served, &source, &client, &mut other, &mut record).await,
         Err(error) => Err(error),
     };
     match connected {
@@ -206,6 +233,7 @@ async fn connect(
     thread: &Rc<Thread>,
     served: &Rc<Served>,
     source: &Source,
+    stream: &TcpStream,
     other: &mut Option<Permit>,
     record: &mut Record,
 ) -> Result<Route, OutboundError> {
@@ -213,7 +241,13 @@ async fn connect(
     let destination = record.destination.address;
     record.source.workload = Some(source.workload.clone());
     record.source.identity = Some(served.own.identity.clone());
-    let first = plan(thread, source, client, destination);
+    let mut first = plan(thread, source, client, destination);
+    if let Plan::Fenced(fenced) = &first {
+        let network = &source.workload.network;
+        // Apart, because few connections need it and all would have room for it.
+        let passing = Box::pin(fence::pass(&thread.plane.mesh, network, stream, fenced));
+        first = Plan::Direct(passing.await?);
+    }
     describe(record, &first);
     let failed = endpoint(&first).cloned();
     let result = follow(thread, served, source, first, other, record).await;
@@ -253,24 +287,26 @@ fn endpoint(plan: &Plan) -> Option<&Arc<Workload>> {
         Plan::Local(target) | Plan::Tunnel(target) => Some(&target.workload),
         Plan::Waypoint { waypoint, .. } => Some(&waypoint.workload),
         Plan::Direct(direct) => direct.workload.as_ref(),
-        Plan::Refuse(_) => None,
+        Plan::Lookup(lookup) => Some(&lookup.workload),
+        Plan::Fenced(_) | Plan::Refuse(_) => None,
     }
 }
 
 /// Writes down where the plan leads.
 fn describe(record: &mut Record, plan: &Plan) {
     let (way, workload, service) = match plan {
-        Plan::Local(target) => (Way::Local, Some(&target.workload), &target.service),
-        Plan::Tunnel(target) => (Way::Tunnel, Some(&target.workload), &target.service),
+        Plan::Local(target) => (Way::Local, Some(&target.workload), target.service.as_ref()),
+        Plan::Tunnel(target) => (Way::Tunnel, Some(&target.workload), target.service.as_ref()),
         Plan::Waypoint { waypoint, .. } => {
-            (Way::Waypoint, Some(&waypoint.workload), &waypoint.service)
+            (Way::Waypoint, Some(&waypoint.workload), waypoint.service.as_ref())
         }
-        Plan::Direct(direct) => (Way::Direct, direct.workload.as_ref(), &direct.service),
-        Plan::Refuse(_) => return,
+        Plan::Direct(direct) => (Way::Direct, direct.workload.as_ref(), direct.service.as_ref()),
+        Plan::Lookup(lookup) => (Way::Direct, Some(&lookup.workload), Some(&lookup.service)),
+        Plan::Fenced(_) | Plan::Refuse(_) => return,
     };
     record.way = way;
     record.destination.workload = workload.cloned();
-    record.service.clone_from(service);
+    record.service = service.cloned();
 }
 
 async fn follow(
@@ -282,9 +318,11 @@ async fn follow(
     record: &mut Record,
 ) -> Result<Route, OutboundError> {
     match plan {
-        Plan::Local(_) | Plan::Direct(_) => keep(other, served)?,
+        Plan::Local(_) | Plan::Direct(_) | Plan::Lookup(_) => keep(other, served)?,
         // A tunnel is no descriptor of its own; the connection that it is in may need this one.
-        Plan::Tunnel(_) | Plan::Waypoint { .. } | Plan::Refuse(_) => *other = None,
+        Plan::Tunnel(_) | Plan::Waypoint { .. } | Plan::Fenced(_) | Plan::Refuse(_) => {
+            *other = None;
+        }
     }
     match plan {
         Plan::Local(target) => {
@@ -312,8 +350,35 @@ async fn follow(
             let stream = dial(&served.own, address, &thread.plane.dial_options(None)).await?;
             Ok(Route::Direct(stream))
         }
+        Plan::Lookup(lookup) => {
+            let looking = Box::pin(look_up(thread, served, source, &lookup, record));
+            Ok(Route::Direct(looking.await?))
+        }
+        // The view has changed meanwhile; the first plan asks the client.
+        Plan::Fenced(Fenced { destination, .. }) => {
+            Err(OutboundError::Refused(Undeclared::Address(destination).into()))
+        }
         Plan::Refuse(refusal) => Err(OutboundError::Refused(refusal)),
     }
+}
+
+/// Connects to one of the addresses of a name.
+async fn look_up(
+    thread: &Thread,
+    served: &Served,
+    source: &Source,
+    lookup: &Lookup,
+    record: &mut Record,
+) -> Result<TcpStream, OutboundError> {
+    let mesh = &thread.plane.mesh;
+    let found = mesh.names.addresses(&lookup.host).await?;
+    let (network, like) = (&source.workload.network, record.destination.address.ip());
+    let admitted = lookup.admitted(&mesh.view.load(), network, &found, like);
+    let mut addresses = admitted.map_err(OutboundError::Refused)?;
+    in_turn(&mut addresses, mesh.names.turn());
+    let options = thread.plane.dial_options(None);
+    let tried = |address| record.destination.address = address;
+    Ok(dial_first(&served.own, &addresses, &options, tried).await?)
 }
 
 /// Takes a descriptor for the other half again, if an endpoint before needed none.

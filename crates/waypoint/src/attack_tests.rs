@@ -19,4 +19,5 @@ mod paths;
 mod servers;
 mod slow;
 mod smuggling;
+mod tenants;
 mod world;

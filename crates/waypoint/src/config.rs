@@ -371,6 +371,7 @@ impl Config {
             memory: Budget { worker_bytes: MEMORY_BYTES, pod_bytes: CLIENT_BYTES },
             threads: self.threads,
             original_source: false,
+            resolvers: Vec::new(),
             policy_info_logging: false,
         }
     }

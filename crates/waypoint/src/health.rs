@@ -164,6 +164,7 @@ async fn ask(
         destination: destination(here, service, port),
         service,
         port,
+        host: None,
         subset: None,
         by: By::Turn(0),
         is_avoided: &is_another,
@@ -185,8 +186,8 @@ async fn ask(
         scheme: Scheme::Http,
         outside: None,
     };
-    let spoken = here.spoken(view, traffic, (service, port), &arrival);
-    let reached = Here::endpoint(delivery, spoken, 1);
+    let spoken = here.spoken(view, traffic, (service, port, &service.key.hostname), &arrival);
+    let reached = here.endpoint(delivery, spoken, 1);
     if reached.uid != endpoint.uid {
         return Err(format!("it does not serve port {port}"));
     }

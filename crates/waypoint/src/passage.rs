@@ -97,7 +97,7 @@ async fn reach<'a>(
     if let Some(denial) = here.judge_bytes_elsewhere(holds, arrival, name, (&goal, passage.route)) {
         return Err(Refused::denied(denial));
     }
-    Ok((goal, open(engine, arrival, holds, goal, passage).await?))
+    Ok((goal, open(engine, arrival, holds, (goal, name.host()), passage).await?))
 }
 
 /// Finds the rule that takes a connection, and draws where it goes.
@@ -122,14 +122,15 @@ async fn open(
     engine: &Engine<Here>,
     arrival: &Arrival,
     holds: &Holds,
-    goal: Goal<'_>,
+    (goal, host): (Goal<'_>, Option<&str>),
     passage: &mut Passage<'_>,
 ) -> Result<Opened, Refused> {
     let note = |endpoint: &Endpoint<Way>| {
         passage.endpoint = Some(endpoint.address);
         passage.workload = endpoint.workload.clone();
     };
-    let opened = engine::open(engine, arrival, (goal, holds.traffic(&goal)), note).await;
+    let traffic = holds.traffic(&goal);
+    let opened = engine::open(engine, arrival, (goal, traffic), host, note).await;
     opened.map_err(|none| Refused::unreachable(none.reason, none.text))
 }
 
@@ -151,7 +152,7 @@ pub(crate) async fn denied(
             now = here.policies_changed(version) => version = now,
         }
         // What holds at a waypoint does not hold for what it stands before no more.
-        if here.is_withdrawn(arrival.destination) {
+        if here.is_withdrawn(arrival) {
             continue;
         }
         let Some(holds) = here.rules(arrival).await else {

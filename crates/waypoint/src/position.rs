@@ -28,7 +28,7 @@ use ambit_model::view::View;
 use ambit_words::error_chain;
 
 use self::holds::AtGateway;
-use self::reach::refused;
+use self::reach::{host_of, refused};
 use self::said::is_whole;
 use crate::access_log::Entry;
 use crate::alternatives::alternatives;
@@ -54,7 +54,8 @@ impl Position for Here {
 
     async fn rules(&self, arrival: &Arrival) -> Option<Holds> {
         let destination = arrival.destination;
-        let known = |view: &View| self.http_of(view, destination).cloned();
+        let client = here::namespace_of(arrival);
+        let known = |view: &View| self.http_of(view, destination, client).cloned();
         let hold = |view: Arc<View>, http, version| {
             let namespace = arrival.source.identity().map(|it| it.namespace.clone());
             let shared = self.shared.clone();
@@ -67,7 +68,7 @@ impl Position for Here {
             return Some(hold(view, http, version));
         }
         let version = view.authorization_version();
-        if let Some(before) = self.left(destination) {
+        if let Some(before) = self.left(destination, client) {
             let http = known(&before)?;
             return Some(hold(before, http, version));
         }
@@ -85,7 +86,7 @@ impl Position for Here {
 
     async fn withdrawn(&self, arrival: &Arrival) {
         let mut changed = self.plane.mesh.needs_changed.subscribe();
-        while !self.is_withdrawn(arrival.destination) {
+        while !self.is_withdrawn(arrival) {
             // An error is the end of the mesh.
             if changed.changed().await.is_err() {
                 return;
@@ -114,7 +115,7 @@ impl Position for Here {
         let destination = ask.arrival.destination;
         let Some((service, port)) = self.service(&view, ask)? else {
             let delivery = view.deliver_at(&own.network, destination, &around);
-            return delivery.map(|it| Self::endpoint(it, None, 1)).map_err(refused);
+            return delivery.map(|it| self.endpoint(it, None, 1)).map_err(refused);
         };
         let subset = ask.goal.subset();
         if let Some(through) = self.through(&view, own, ask, (service, port), &mut around) {
@@ -143,6 +144,7 @@ impl Position for Here {
             destination,
             service,
             port,
+            host: ask.host,
             subset,
             by,
             is_avoided: &is_avoided,
@@ -151,8 +153,9 @@ impl Position for Here {
         };
         let choose = |flow: &RequestFlow<'_>, around: &mut Around<'_>| {
             let delivery = view.choose_for_request(flow, around).map_err(refused)?;
-            let spoken = self.spoken(&view, traffic, (service, port), ask.arrival);
-            Ok(Self::endpoint(delivery, spoken, alternatives))
+            let to = (&**service, port, host_of(service, &delivery));
+            let spoken = self.spoken(&view, traffic, to, ask.arrival);
+            Ok(self.endpoint(delivery, spoken, alternatives))
         };
         let chosen = choose(&flow, &mut around)?;
         if !leaves_out || !is_unwell(&chosen.uid) {

@@ -14,6 +14,7 @@ use ambit_http::engine::position::Arrival;
 use ambit_http::engine::{self, Speaks};
 use ambit_model::authorize::Source;
 use ambit_model::http::service::Protocol;
+use ambit_model::names::ServiceName;
 use ambit_net::drain::Guard;
 use ambit_net::hbone::Connect;
 use ambit_wire::hbone::Authority;
@@ -64,6 +65,8 @@ enum Refused {
     Authority(#[from] ambit_wire::hbone::HeaderError),
     #[error("{0} is neither a service nor a workload that has this waypoint")]
     NotOurs(Authority),
+    #[error("{0} is for clients of its own namespace alone (exportTo)")]
+    Private(ServiceName),
     #[error("the control plane has not described {0} yet")]
     Unknown(SocketAddr),
 }
@@ -74,6 +77,7 @@ impl Refused {
             Self::Method(_) | Self::Authority(_) => StatusCode::BAD_REQUEST,
             Self::Expired => StatusCode::UNAUTHORIZED,
             Self::NotOurs(_) => StatusCode::NOT_FOUND,
+            Self::Private(_) => StatusCode::FORBIDDEN,
             Self::Unknown(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -124,7 +128,11 @@ impl Thread {
         }
         let meant = here.meant(destination, &session.peer.identity);
         let meant = tokio::time::timeout(PATIENCE, meant).await;
-        let Meant { is_ours, protocol } = meant.map_err(|_| Refused::Unknown(destination))?;
+        let meant = meant.map_err(|_| Refused::Unknown(destination))?;
+        let Meant { is_ours, private, protocol } = meant;
+        if let Some(private) = private {
+            return Err(Refused::Private(private));
+        }
         if !is_ours {
             return Err(Refused::NotOurs(asked));
         }

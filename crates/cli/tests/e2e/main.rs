@@ -23,6 +23,7 @@ mod disturbance;
 #[path = "../shared/drill.rs"]
 mod drill;
 mod drills;
+mod egress;
 mod enrolment;
 mod examples;
 mod experiments;

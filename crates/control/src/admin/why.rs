@@ -23,8 +23,9 @@ use ambit_manifest::canary::WHOLE;
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::choice::Surroundings;
+use ambit_model::fence::{Condition, Fenced, Said};
 use ambit_model::identity::Identity;
-use ambit_model::plan::{Direct, Flow, Plan, Target};
+use ambit_model::plan::{Direct, Flow, Lookup, Plan, Refusal, Target};
 use ambit_model::service::Service;
 use ambit_model::workload::{GatewayAddress, Tunnel, Workload};
 use ambit_wire::admin;
@@ -38,6 +39,9 @@ use crate::view_builder::Builder;
 pub(super) use self::connection::explain as explain_connection;
 pub(super) use self::ends::WhyError;
 pub(super) use self::request::{Request, explain as explain_request};
+
+/// Declared hosts that an answer names.
+const HOSTS_MAX: usize = 8;
 
 /// A proxy on the client's node that has nothing else to do.
 struct Quiet {
@@ -73,6 +77,16 @@ fn explain(
     source: &str,
     destination: &str,
 ) -> Result<admin::Explanation, WhyError> {
+    explain_named(builder, source, destination, None)
+}
+
+/// The same of one that has this name in its TLS handshake.
+fn explain_named(
+    builder: &Builder,
+    source: &str,
+    destination: &str,
+    server_name: Option<&str>,
+) -> Result<admin::Explanation, WhyError> {
     let ends = Ends { builder };
     let mut notes = Vec::new();
     let client = ends.source(source, &mut notes)?;
@@ -93,7 +107,8 @@ fn explain(
         ));
         uncaptured(builder, &target)
     };
-    let judge = Judge { builder, client, is_captured, source_ip };
+    let server_name = server_name.map(str::to_ascii_lowercase);
+    let judge = Judge { builder, client, is_captured, source_ip, server_name };
     let outcome = judge.outcome(&plan, &mut notes);
     Ok(admin::Explanation {
         api_version: admin::ApiVersion,
@@ -191,6 +206,8 @@ struct Judge<'a> {
     client: &'a Workload,
     is_captured: bool,
     source_ip: IpAddr,
+    /// The name in the client's TLS handshake, if it says one.
+    server_name: Option<String>,
 }
 
 impl Judge<'_> {
@@ -218,15 +235,54 @@ impl Judge<'_> {
                 }
             }
             Plan::Direct(direct) => self.direct(direct, notes),
-            Plan::Refuse(refusal) => Outcome {
-                plan: "refuse",
-                path: None,
-                server: None,
-                judgement: Judgement {
-                    decided_by: Some("the client's proxy".to_owned()),
-                    remedy: Some(refusal_remedy(refusal).to_owned()),
-                    ..Judgement::without_policy(admin::Decision::Deny, refusal.to_string())
-                },
+            Plan::Lookup(lookup) => self.looked_up(lookup, notes),
+            Plan::Fenced(fenced) => self.fenced(fenced, notes),
+            Plan::Refuse(refusal) => refused(refusal),
+        }
+    }
+
+    /// A connection that a declared name may allow, as the client's proxy asks for it.
+    fn fenced(&self, fenced: &Fenced, notes: &mut Vec<String>) -> Outcome {
+        let hosts: Vec<&str> = fenced.hosts().take(HOSTS_MAX).map(|it| &**it).collect();
+        let port = fenced.destination.port();
+        notes.push(format!(
+            "only what is declared may be reached (REGISTRY_ONLY); declared at port {port}: {}",
+            hosts.join(", ")
+        ));
+        let said = match &self.server_name {
+            Some(name) => Said::Name(name),
+            None => Said::Bytes,
+        };
+        let condition = match fenced.unseen().map_or_else(|| fenced.allowed_by(said), Ok) {
+            Ok(condition) => condition,
+            Err(undeclared) => {
+                let hint = "a name in the client's TLS handshake decides: say it with --sni";
+                notes.extend(self.server_name.is_none().then(|| hint.to_owned()));
+                return refused(&undeclared.into());
+            }
+        };
+        let (names, by): (Vec<String>, Vec<String>) = match condition {
+            Condition::Name(name, service) => {
+                (vec![name.to_string()], vec![service.key.to_string()])
+            }
+            Condition::AnyOf(all) => {
+                let all = all.iter().take(HOSTS_MAX);
+                all.map(|it| (it.key.hostname.to_string(), it.key.to_string())).unzip()
+            }
+        };
+        let reason = format!(
+            "allowed by {} if {} leads to {}: the client's proxy looks it up and compares",
+            by.join(" or "),
+            names.join(" or "),
+            fenced.destination.ip()
+        );
+        Outcome {
+            plan: "direct",
+            path: Some(format!("plain TCP to {}, not encrypted by the mesh", fenced.destination)),
+            server: None,
+            judgement: Judgement {
+                decided_by: Some("the client's proxy".to_owned()),
+                ..Judgement::without_policy(admin::Decision::Allow, reason)
             },
         }
     }
@@ -265,6 +321,26 @@ impl Judge<'_> {
             path: Some(format!("plain TCP to {}, not encrypted by the mesh", direct.address)),
             server: direct.workload.as_ref().map(|workload| server(workload, direct.address)),
             judgement,
+        }
+    }
+
+    /// Nobody is asked for the name here: what it leads to is the client's node's to find out.
+    fn looked_up(&self, lookup: &Lookup, notes: &mut Vec<String>) -> Outcome {
+        self.choice(Some(&lookup.service), notes);
+        let Lookup { host, port, .. } = lookup;
+        notes.push(format!(
+            "{host} is looked up when a connection needs it; an address of the mesh, of the node's \
+             own link or of the proxy itself is refused"
+        ));
+        let reason = "the destination is outside of the mesh: no policy of the mesh holds for it";
+        Outcome {
+            plan: "lookup",
+            path: Some(format!(
+                "plain TCP to port {port} of {host}, which the client's proxy looks up; not \
+                 encrypted by the mesh"
+            )),
+            server: None,
+            judgement: Judgement::without_policy(admin::Decision::Allow, reason),
         }
     }
 
@@ -395,6 +471,20 @@ impl Judge<'_> {
     }
 }
 
+/// What becomes of a connection that the client's proxy refuses.
+fn refused(refusal: &Refusal) -> Outcome {
+    Outcome {
+        plan: "refuse",
+        path: None,
+        server: None,
+        judgement: Judgement {
+            decided_by: Some("the client's proxy".to_owned()),
+            remedy: Some(refusal_remedy(refusal).to_owned()),
+            ..Judgement::without_policy(admin::Decision::Deny, refusal.to_string())
+        },
+    }
+}
+
 /// Among which waypoints the connections of a service are split.
 fn shares(service: &Service) -> Option<String> {
     let share = |(waypoint, share): &(GatewayAddress, u32)| {
@@ -421,9 +511,10 @@ fn server(workload: &Workload, address: SocketAddr) -> admin::Server {
     }
 }
 
-fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
-    use ambit_model::plan::Refusal;
+fn refusal_remedy(refusal: &Refusal) -> &'static str {
     match refusal {
+        Refusal::Undeclared(undeclared) => undeclared.remedy(),
+        Refusal::NoHost(..) => "ask for a host below the wildcard: say it with --host or --sni",
         Refusal::NoPort(..) => "use one of the service's ports, or add the port to the Service",
         Refusal::NoEndpoint(_) => {
             "start a pod that the service selects and that is ready; the endpoints of one that \
@@ -443,5 +534,8 @@ fn refusal_remedy(refusal: &ambit_model::plan::Refusal) -> &'static str {
         Refusal::OtherNetwork(_) => "connect to an endpoint on the client's own network",
         Refusal::NoAddress(_) => "give the endpoint an address that the client can reach",
         Refusal::ProxyPort(_) => "use the application's own port",
+        Refusal::NameLeadsInside { .. } => {
+            "correct the name's records in DNS; for a workload of the mesh name its Service"
+        }
     }
 }

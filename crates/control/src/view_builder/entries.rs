@@ -2,7 +2,8 @@
 //!
 //! A ServiceEntry is one service for each of its hosts, and one workload for each listed endpoint;
 //! endpoints that it selects are members with their own records. Names of workloads are Istio's.
-//! Nothing here may resolve a DNS name: the proxy looks up an endpoint with a hostname.
+//! Nothing here may resolve a DNS name: proxies look up endpoints that are names, and waypoints the
+//! names that clients ask for below a wildcard.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use ambit_model::Text;
 use ambit_model::address::not_for_entries;
 use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{LoadBalancing, Mode, Service, VirtualAddress};
-use ambit_model::workload::{Locality, PortMapping, Tunnel, Workload};
+use ambit_model::workload::{GatewayAddress, Locality, PortMapping, Tunnel, Workload};
 use ambit_words::annotations::USE_WAYPOINT_CANARY_WEIGHT;
 use ambit_words::labels::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION};
 
@@ -36,17 +37,43 @@ pub(crate) fn resolution(spec: &ServiceEntrySpec) -> Resolution {
     spec.resolution.unwrap_or(Resolution::None)
 }
 
-/// The hosts of `entry` that need allocated addresses.
-pub(crate) fn hosts_without_address(entry: &ServiceEntry) -> Vec<&str> {
+/// Whether a host of `entry` needs allocated addresses.
+pub(crate) fn needs_address(
+    mesh: &Mesh,
+    name: &ObjectName,
+    entry: &ServiceEntry,
+    host: &str,
+    namespace: &NamespaceRecord,
+    gateways: &Gateways,
+) -> bool {
     let spec = &entry.spec;
     let labels = entry.metadata.labels.as_ref();
     let forbidden =
         labels.and_then(|labels| labels.get(AUTO_ALLOCATE)).is_some_and(|value| value == "false");
-    let passes_through = matches!(resolution(spec), Resolution::None | Resolution::DynamicDns);
-    if forbidden || passes_through || !spec.addresses.is_empty() {
-        return Vec::new();
+    if forbidden || !spec.addresses.is_empty() {
+        return false;
     }
-    spec.hosts.iter().map(String::as_str).filter(|host| !host.starts_with('*')).collect()
+    match resolution(spec) {
+        Resolution::None => false,
+        // Only a waypoint hears which name is meant.
+        Resolution::DynamicDns => waypoint(mesh, name, entry, namespace, gateways).is_some(),
+        Resolution::Static | Resolution::Dns | Resolution::DnsRoundRobin => !host.starts_with('*'),
+    }
+}
+
+/// The waypoint of an entry.
+fn waypoint(
+    mesh: &Mesh,
+    name: &ObjectName,
+    entry: &ServiceEntry,
+    namespace: &NamespaceRecord,
+    gateways: &Gateways,
+) -> Option<GatewayAddress> {
+    let labels = entry.metadata.labels.clone().unwrap_or_default();
+    let of_namespace = &namespace.labels;
+    let naming =
+        Naming { namespace: &name.namespace, labels: &labels, of_namespace, is_workload: false };
+    gateways.waypoint(mesh, &naming)
 }
 
 /// The service of one host of `entry`.
@@ -67,7 +94,12 @@ pub(crate) fn service(
         prefix_len: (block.prefix_len() < block.max_prefix_len()).then_some(block.prefix_len()),
     });
     let allocated = allocated.iter().map(|ip| virtual_address(*ip));
-    let passes_through = matches!(resolution(spec), Resolution::None | Resolution::DynamicDns);
+    let waypoint = waypoint(mesh, name, entry, namespace, gateways);
+    let passes_through = match resolution(spec) {
+        Resolution::None => true,
+        Resolution::DynamicDns => waypoint.is_none(),
+        Resolution::Static | Resolution::Dns | Resolution::DnsRoundRobin => false,
+    };
     let labels = entry.metadata.labels.clone().unwrap_or_default();
     let of_namespace = &namespace.labels;
     let naming =
@@ -77,7 +109,7 @@ pub(crate) fn service(
         addresses: listed.chain(allocated).collect(),
         ports: ports(spec, None),
         subject_alt_names: spec.subject_alt_names.iter().map(|san| san.as_str().into()).collect(),
-        waypoint: gateways.waypoint(mesh, &naming),
+        waypoint,
         weighted_waypoints: gateways.weighted(mesh, &naming, shares(entry, namespace)),
         load_balancing: LoadBalancing {
             mode: if passes_through { Mode::Passthrough } else { Mode::Unspecified },
@@ -127,9 +159,11 @@ pub(crate) fn member_ports(
 /// them.
 pub(crate) fn endpoints(mesh: &Mesh, name: &ObjectName, entry: &ServiceEntry) -> Vec<Workload> {
     let spec = &entry.spec;
-    let resolves = matches!(resolution(spec), Resolution::Dns | Resolution::DnsRoundRobin);
+    let is_dynamic = resolution(spec) == Resolution::DynamicDns;
+    let resolves =
+        is_dynamic || matches!(resolution(spec), Resolution::Dns | Resolution::DnsRoundRobin);
     if spec.endpoints.is_empty() && spec.workload_selector.is_none() && resolves {
-        let by_name = spec.hosts.iter().filter(|host| !host.starts_with('*'));
+        let by_name = spec.hosts.iter().filter(|host| is_dynamic || !host.starts_with('*'));
         let endpoint = |host: &String| WorkloadEntrySpec {
             address: host.clone(),
             ..WorkloadEntrySpec::default()

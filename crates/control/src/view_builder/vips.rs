@@ -7,13 +7,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ambit_model::address::{ALLOCATED_V4, ALLOCATED_V6};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// 240.240.0.0/16, reserved space that Istio uses for the same.
-const V4_BASE: u32 = 0xf0f0_0000;
-/// 2001:2::/48, benchmarking space that Istio uses for the same.
-const V6_BASE: u128 = 0x2001_0002 << 96;
 /// Slots in the block; 0 and the last are left out, they look like network and broadcast addresses.
 const SLOTS: u32 = 1 << 16;
 
@@ -93,8 +90,8 @@ fn preferred(key: &str) -> u16 {
 }
 
 fn addresses(slot: u16) -> [IpAddr; 2] {
-    let v4 = Ipv4Addr::from(V4_BASE | u32::from(slot));
-    let v6 = Ipv6Addr::from(V6_BASE | u128::from(slot));
+    let v4 = Ipv4Addr::from(u32::from(ALLOCATED_V4.addr()) | u32::from(slot));
+    let v6 = Ipv6Addr::from(u128::from(ALLOCATED_V6.addr()) | u128::from(slot));
     [IpAddr::V4(v4), IpAddr::V6(v6)]
 }
 

@@ -125,6 +125,7 @@ pub(crate) fn settings() -> Settings {
         memory: Budget { worker_bytes: 512 << 20, pod_bytes: 128 << 20 },
         threads: 1,
         original_source: true,
+        resolvers: Vec::new(),
         policy_info_logging: false,
     }
 }

@@ -163,6 +163,8 @@ pub struct EndpointAsk<'a> {
     pub arrival: &'a Arrival,
     /// Where the request goes.
     pub goal: Goal<'a>,
+    /// The host that the client asks for, without a port, if it asks for one.
+    pub host: Option<&'a str>,
     /// What decides the endpoint, where a hash does.
     pub hash: Option<u64>,
     /// The endpoint that the client's session names, by the hash of its name

@@ -379,7 +379,7 @@ impl Bed {
     /// An endpoint's connection for a client's that is no HTTP.
     pub(crate) async fn open(&self) -> Result<Opened, Unreachable> {
         let traffic = self.world.traffic.borrow().clone();
-        open(&self.engine, &arrival(), (Goal::Original, &traffic), |_| {}).await
+        open(&self.engine, &arrival(), (Goal::Original, &traffic), None, |_| {}).await
     }
 
     pub(crate) fn last(&self) -> Record {

@@ -51,6 +51,27 @@ fn a_configuration_that_is_none_has_no_provider() {
 }
 
 #[test]
+fn what_pods_may_reach_is_never_read_wider_than_it_is_meant() {
+    for (text, is_fenced, is_wrong) in [
+        ("accessLogFile: ''", false, false),
+        ("outboundTrafficPolicy: {mode: ALLOW_ANY}", false, false),
+        ("outboundTrafficPolicy: {}", false, false),
+        ("outboundTrafficPolicy:", false, false),
+        ("outboundTrafficPolicy: {mode: REGISTRY_ONLY}", true, false),
+        ("outboundTrafficPolicy: {mode: registry_only}", true, true),
+        ("outboundTrafficPolicy: {mode: 1}", true, true),
+        ("outboundTrafficPolicy: REGISTRY_ONLY", true, true),
+        ("outboundTrafficPolicy: [{mode: ALLOW_ANY}]", true, true),
+        ("outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n- a", true, true),
+        ("outboundTrafficPolicy: {mode: ALLOW_ANY}\n- a", false, true),
+    ] {
+        let (config, remarks) = of(text);
+        assert_eq!(config.registry_only, is_fenced, "{text}");
+        assert_eq!(remarks.iter().any(|it| it.is_wrong), is_wrong, "{text}");
+    }
+}
+
+#[test]
 fn a_service_of_grpc_has_defaults_that_deny() {
     let (found, _) = provider("  envoyExtAuthzGrpc: {service: a.shop.svc.x, port: 9000}");
     let Provider::ExtAuthz(it) = found else { panic!("{found:?}") };

@@ -137,7 +137,9 @@ impl ServiceHttp {
     /// Whether routes or policies ask for the name in the TLS handshake of a connection.
     pub fn asks_for_names(&self, port: u16, client_namespace: Option<&str>) -> bool {
         let routes = self.bytes_routes(port, client_namespace);
-        routes.is_some_and(BytesTable::reads_server_names)
+        // Behind a wildcard the name is where the connection goes.
+        self.service.hostname.starts_with('*')
+            || routes.is_some_and(BytesTable::reads_server_names)
             || self.served_as(port, client_namespace) == Protocol::Tls && !self.policies.is_empty()
     }
 

@@ -2,6 +2,7 @@
 
 mod authorize;
 mod canary;
+mod egress;
 mod judged_before;
 mod plan;
 mod requests;

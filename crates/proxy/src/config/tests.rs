@@ -231,6 +231,7 @@ fn flags_of_our_own() {
     assert_eq!(config.same_node, SameNode::Encrypt);
     let upstream: Vec<String> = config.dns.upstream.iter().map(ToString::to_string).collect();
     assert_eq!(upstream, ["10.96.0.10:53", "[fd00::a]:5353"]);
+    assert_eq!(config.dns.lookups, config.dns.upstream);
     assert_eq!(config.operator.admin_socket, Some("/a".into()));
     assert_eq!(config.operator.readiness.to_string(), "127.0.0.1:1");
     assert_eq!(config.operator.metrics.to_string(), "0.0.0.0:15020");

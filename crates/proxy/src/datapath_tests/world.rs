@@ -164,7 +164,17 @@ impl World {
 
     /// The same with a limit of descriptors, if given.
     pub(crate) fn proxy_of(&self, same_node: SameNode, limit: Option<usize>) -> Proxy {
-        let cli = Cli::parse_from(["ambit", "--node-name", "node"]);
+        self.proxy_with(same_node, limit, &[])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn proxy_with(
+        &self,
+        same_node: SameNode,
+        limit: Option<usize>,
+        flags: &[&str],
+    ) -> Proxy {
+        let cli = Cli::parse_from(["ambit", "--node-name", "node"].iter().chain(flags));
         let mut config = Config::new(&cli.args, &Environment::default()).unwrap();
         config.same_node = same_node;
         let ahead_s = Arc::new(AtomicU64::new(0));

@@ -7,14 +7,14 @@
 
 use std::net::IpAddr;
 
+use ambit_dataplane::resolver::{HEADER_BYTES, Transport};
+
 use super::resolve::Family;
 
 /// Answers without EDNS end here (RFC 1035 section 4.2.1).
 const PLAIN_UDP_BYTES: usize = 512;
 /// Largest datagram that is sent, whatever the client takes.
 const MAX_UDP_BYTES: usize = 4096;
-/// Size of a header (RFC 1035 section 4.1.1).
-pub(super) const HEADER_BYTES: usize = 12;
 /// Longest name, with the lengths of its labels (RFC 1035 section 2.3.4).
 const MAX_NAME_BYTES: usize = 255;
 /// Longest label; what is beyond is a pointer, or of no known kind (RFC 1035 section 4.1.4).
@@ -39,15 +39,6 @@ const TYPE_A: u16 = 1;
 const TYPE_CNAME: u16 = 5;
 const TYPE_AAAA: u16 = 28;
 const TYPE_OPT: u16 = 41;
-
-/// The transport of a query, as it arrived and as it is forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
-    /// As a datagram.
-    Udp,
-    /// On a connection.
-    Tcp,
-}
 
 /// A query that can be looked up.
 #[derive(Debug, PartialEq, Eq)]
@@ -323,7 +314,7 @@ pub(super) fn refusal(query: &[u8], code: u8) -> Vec<u8> {
 }
 
 /// Where the one question of a message ends; nothing if there is not exactly one in plain form.
-pub(super) fn question_end(message: &[u8]) -> Option<usize> {
+fn question_end(message: &[u8]) -> Option<usize> {
     Question::read(message, &mut Walk::new(message)).map(|question| question.end)
 }
 

@@ -89,6 +89,9 @@ impl Sign for Signer {
     }
 }
 
+/// Another namespace than the service's.
+pub(super) const STRANGER: &str = "other";
+
 /// What a test works with.
 pub(super) struct World {
     shared: Arc<Shared>,
@@ -182,7 +185,8 @@ impl World {
         let nowhere = "/nonexistent".into();
         let keeper = Keeper::new(certificates.clone(), asks, signer, successor, metrics, nowhere);
         control.spawn(keeper.run());
-        for identity in [identity("way"), identity("client")] {
+        let stranger = Identity::new("cluster.local", STRANGER, "client");
+        for identity in [identity("way"), identity("client"), stranger] {
             certificates.hold(identity.clone()).await;
             until("a certificate", || certificates.cached(&identity).is_some()).await;
         }
@@ -355,10 +359,28 @@ impl World {
         open(&client, port).await.expect("the waypoint takes a connection")
     }
 
+    /// Says that the service is for the clients of one namespace alone, or for all.
+    pub(super) fn keep_private(&self, is_private: bool) {
+        let mut service = (**self.shared.mesh.view.load().service(&web()).unwrap()).clone();
+        service.namespace_only = is_private;
+        self.change(Change::Service(service));
+    }
+
+    /// Whether the waypoint takes a connection of a client of this namespace: the service's own, or
+    /// [`STRANGER`].
+    pub(super) async fn takes(&self, namespace: &str, port: u16) -> bool {
+        let client = Identity::new("cluster.local", namespace, "client");
+        open(&self.proxy_of(&client).await, port).await.is_some()
+    }
+
     /// The connection of a client's proxy.
     async fn proxy(&self) -> Client {
+        self.proxy_of(&identity("client")).await
+    }
+
+    async fn proxy_of(&self, client: &Identity) -> Client {
         let certificates = &self.shared.mesh.certificates;
-        let credentials = certificates.cached(&identity("client")).unwrap();
+        let credentials = certificates.cached(client).unwrap();
         let transport = Transport::new(TcpStream::connect(self.hbone).await.unwrap());
         let activity = transport.activity();
         let proven = credentials.connector.connect(transport, &[identity("way")]).await;

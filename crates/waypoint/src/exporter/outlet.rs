@@ -263,6 +263,7 @@ async fn connect(here: &Here, collector: &Collector) -> Result<BoxStream, CallEr
             let ask = EndpointAsk {
                 arrival: &arrival,
                 goal: Goal::Backend(&to),
+                host: None,
                 hash: None,
                 pinned: None,
                 tried: &[],

@@ -54,8 +54,15 @@ pub(crate) struct Here {
 pub(crate) struct Meant {
     /// Whether this waypoint stands before it.
     pub(crate) is_ours: bool,
+    /// The service that is there, of another namespace than the client's and for that one alone.
+    pub(crate) private: Option<ServiceName>,
     /// What is spoken there.
     pub(crate) protocol: Protocol,
+}
+
+/// The namespace of a client that has proven one.
+pub(super) fn namespace_of(arrival: &Arrival) -> Option<&str> {
+    arrival.source.identity().map(|it| &*it.namespace)
 }
 
 impl Here {
@@ -102,18 +109,37 @@ impl Here {
 
     /// What is behind an address: what holds for it is said of its service, and for a workload of
     /// this waypoint's own service. At a gateway it is what holds at the listeners of a port.
-    pub(super) fn name_of(&self, view: &View, destination: SocketAddr) -> Option<ServiceName> {
-        let (network, namespace) = (&self.shared.config.network, &self.shared.config.namespace);
+    /// A service that is for one namespace alone is there for clients of that one only, which the
+    /// client's own proxy is not trusted to know.
+    pub(super) fn name_of(
+        &self,
+        view: &View,
+        destination: SocketAddr,
+        client: Option<&str>,
+    ) -> Option<ServiceName> {
+        let network = &self.shared.config.network;
         let own = || self.own_service.clone();
         if self.shared.config.place == Place::Gateway {
             let listens = |it: &Arc<Gateway>| it.listens_at(destination.port());
             return self.gateway(view).is_some_and(listens).then(own);
         }
-        if let Some(service) = view.service_meant(network, destination.ip(), namespace) {
+        if let Some(service) = self.service_at(view, destination, client) {
             return view.is_fronted_by(service, &self.own_service).then(|| service.key.clone());
         }
         let workload = view.workload_at(network, destination.ip())?;
         view.is_workload_fronted_by(workload, &self.own_service).then(own)
+    }
+
+    /// The service at an address, as the client sees it.
+    pub(super) fn service_at<'v>(
+        &self,
+        view: &'v View,
+        destination: SocketAddr,
+        client: Option<&str>,
+    ) -> Option<&'v Arc<Service>> {
+        let config = &self.shared.config;
+        let from = client.unwrap_or(&config.namespace);
+        view.service_meant(&config.network, destination.ip(), from)
     }
 
     /// What this gateway serves.
@@ -122,14 +148,15 @@ impl Here {
     }
 
     /// Whether this waypoint does not stand before an address, or does so no more.
-    pub(crate) fn is_withdrawn(&self, destination: SocketAddr) -> bool {
-        self.name_of(&self.view(), destination).is_none()
+    pub(crate) fn is_withdrawn(&self, arrival: &Arrival) -> bool {
+        self.name_of(&self.view(), arrival.destination, namespace_of(arrival)).is_none()
     }
 
     /// The view in which this waypoint stood before an address until a moment ago, if the present
     /// one does not say so: clients whose proxies have not heard of it still come.
-    pub(super) fn left(&self, destination: SocketAddr) -> Option<Arc<View>> {
-        let stood = |view: &Arc<View>| self.http_of(view, destination).map(|_| view.clone());
+    pub(super) fn left(&self, destination: SocketAddr, client: Option<&str>) -> Option<Arc<View>> {
+        let stood =
+            |view: &Arc<View>| self.http_of(view, destination, client).map(|_| view.clone());
         if stood(&self.view()).is_some() { None } else { self.plane.mesh.lately.find(stood) }
     }
 
@@ -137,24 +164,37 @@ impl Here {
         &self,
         view: &'v View,
         destination: SocketAddr,
+        client: Option<&str>,
     ) -> Option<&'v Arc<ServiceHttp>> {
-        view.http_service(&self.name_of(view, destination)?)
+        view.http_service(&self.name_of(view, destination, client)?)
     }
 
     /// Waits until the view says whose an address is.
     pub(crate) async fn meant(&self, destination: SocketAddr, client: &Identity) -> Meant {
+        let namespace = Some(&*client.namespace);
         let look = |view: &View| {
-            let name = self.name_of(view, destination)?;
+            let Some(name) = self.name_of(view, destination, namespace) else {
+                let network = &self.shared.config.network;
+                let service = view.private_at(network, destination.ip(), &client.namespace)?;
+                let is_ours = view.is_fronted_by(service, &self.own_service);
+                return is_ours.then(|| Err(service.key.clone()));
+            };
             let http = view.http_service(&name);
-            Some(http.map(|http| http.served_as(destination.port(), Some(&client.namespace))))
+            Some(Ok(http.map(|http| http.served_as(destination.port(), namespace))))
         };
-        let found = match self.left(destination) {
-            Some(before) => look(&before),
-            None => wait_for_view(&self.plane.mesh, look).await,
+        // What is for others now is so at once, whatever was before.
+        let found = match (look(&self.view()), self.left(destination, namespace)) {
+            (Some(Err(private)), _) => Some(Err(private)),
+            (_, Some(before)) => look(&before),
+            (_, None) => wait_for_view(&self.plane.mesh, look).await,
         };
+        let not_ours = Meant { is_ours: false, private: None, protocol: Protocol::Detect };
         match found {
-            None => Meant { is_ours: false, protocol: Protocol::Detect },
-            Some(protocol) => Meant { is_ours: true, protocol: protocol.unwrap_or_default() },
+            None => not_ours,
+            Some(Err(private)) => Meant { private: Some(private), ..not_ours },
+            Some(Ok(protocol)) => {
+                Meant { is_ours: true, private: None, protocol: protocol.unwrap_or_default() }
+            }
         }
     }
 
@@ -247,13 +287,12 @@ impl Here {
 
     /// The service that a client has asked for.
     pub(super) fn asked<'v>(&self, view: &'v View, arrival: &Arrival) -> Option<&'v Arc<Service>> {
-        let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
-        view.service_meant(network, arrival.destination.ip(), own)
+        self.service_at(view, arrival.destination, namespace_of(arrival))
     }
 
     /// What the control plane says of reports about requests to a destination.
     pub(super) fn telemetry<'v>(&self, view: &'v View, arrival: &Arrival) -> Option<&'v Telemetry> {
-        let name = self.name_of(view, arrival.destination)?;
+        let name = self.name_of(view, arrival.destination, namespace_of(arrival))?;
         view.http_service(&name).map(|http| &http.telemetry)
     }
 

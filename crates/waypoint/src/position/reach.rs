@@ -5,25 +5,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ambit_dataplane::choice::Around;
-use ambit_dataplane::dial::{DialError, dial};
+use ambit_dataplane::dial::{DialError, dial, dial_first, in_turn};
 use ambit_dataplane::judgement::wait_for_view;
 use ambit_dataplane::tunnel::{self, Ask};
 use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
 use ambit_http::engine::position::{Arrival, Endpoint, EndpointAsk, Goal, Unreachable};
+use ambit_model::Text;
 use ambit_model::choice::By;
 use ambit_model::http::certificate::Certificate;
 use ambit_model::http::gateway::{ListenerSpeaks, Proof};
 use ambit_model::http::rule::Destination;
 use ambit_model::http::traffic::{Balancing, TrafficPolicy};
-use ambit_model::plan::{Delivery, Flow, Refusal};
+use ambit_model::plan::{Delivery, Flow, Lookup, Refusal};
 use ambit_model::service::Service;
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
+use ambit_net::socket::unspecified_like;
 use ambit_words::error_chain;
 use rustc_hash::FxBuildHasher;
+use tokio::net::TcpStream;
 
-use super::here::Here;
+use super::here::{Here, namespace_of};
 use crate::originate::Spoken;
 use crate::watched::watch;
 
@@ -54,8 +57,7 @@ impl Here {
                 Err(Unreachable { reason: "no_backend", text: reason.to_string() })
             }
             Goal::Original => {
-                let (network, own) = (&self.shared.config.network, &self.shared.config.namespace);
-                let service = view.service_meant(network, destination.ip(), own);
+                let service = self.service_at(view, destination, namespace_of(ask.arrival));
                 Ok(service.map(|service| (service, destination.port())))
             }
         }
@@ -78,16 +80,17 @@ impl Here {
             let text = format!("{key} has another waypoint, which knows no subset {subset}");
             return Some(Err(Unreachable { reason: "no_subset", text }));
         }
-        Some(way.map(|it| Self::endpoint(it, None, 1)).map_err(refused))
+        Some(way.map(|it| self.endpoint(it, None, 1)).map_err(refused))
     }
 
-    /// The TLS that is spoken with the endpoints of a port, if a rule asks for it. There is none
-    /// around what passes through this gateway as TLS.
+    /// The TLS that is spoken with the endpoints of a port, if a rule asks for it; `host` is the
+    /// name that they prove where the rule names none. There is none around what passes through
+    /// this gateway as TLS.
     pub(crate) fn spoken(
         &self,
         view: &View,
         traffic: &TrafficPolicy,
-        (service, port): (&Service, u16),
+        (service, port, host): (&Service, u16, &Text),
         arrival: &Arrival,
     ) -> Option<Spoken> {
         let origination = traffic.origination.as_ref()?;
@@ -97,7 +100,7 @@ impl Here {
         let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
         let protocol = protocol.unwrap_or_default();
         let proof = self.gateway(view).map_or(&Proof::None, |it| &it.proof);
-        Some(Spoken::new(origination, &service.key.hostname, protocol, proof))
+        Some(Spoken::new(origination, host, protocol, proof))
     }
 
     /// Whether a connection is TLS that passes through this gateway.
@@ -135,6 +138,7 @@ impl Here {
 
     /// An endpoint, and how it is reached.
     pub(crate) fn endpoint(
+        &self,
         delivery: Delivery,
         spoken: Option<Spoken>,
         alternatives: usize,
@@ -149,11 +153,52 @@ impl Here {
                 let uid = named.unwrap_or_else(|| direct.address.to_string().into());
                 (uid, direct.address, direct.workload.clone(), 0)
             }
+            Delivery::Lookup(lookup) => {
+                let workload = Some(lookup.workload.clone());
+                // The hosts behind a wildcard have one name, and share no connections.
+                let kind = FxBuildHasher.hash_one(&lookup.host);
+                (lookup.workload.uid.clone(), self.looked_up(lookup), workload, kind)
+            }
         };
         // What is spoken in different ways shares no connection.
         let kind = spoken.as_ref().map_or(kind, |it| FxBuildHasher.hash_one((kind, it)));
         let way = Way { delivery, spoken };
         Endpoint { uid, address, workload, kind, alternatives, way }
+    }
+
+    /// The address of a name whose turn it is, as far as addresses are known.
+    fn looked_up(&self, lookup: &Lookup) -> SocketAddr {
+        let names = &self.plane.mesh.names;
+        let found = names.known(&lookup.host);
+        let known = found.and_then(|found| {
+            let like = self.shared.config.instance;
+            let network = &self.shared.config.network;
+            let mut all = lookup.admitted(&self.view(), network, &found, like).ok()?;
+            in_turn(&mut all, names.turn());
+            all.first().copied()
+        });
+        known.unwrap_or_else(|| {
+            SocketAddr::new(unspecified_like(self.shared.config.instance), lookup.port)
+        })
+    }
+
+    /// Connects to the address that was chosen of a name, or to another of its addresses.
+    async fn deliver_by_name(
+        &self,
+        lookup: &Lookup,
+        chosen: SocketAddr,
+    ) -> Result<TcpStream, Unreachable> {
+        let lost = |reason, text| Unreachable { reason, text };
+        let found = self.plane.mesh.names.addresses(&lookup.host).await;
+        let found = found.map_err(|error| lost("lookup", error_chain(&error)))?;
+        let (network, like) = (&self.shared.config.network, self.shared.config.instance);
+        let admitted = lookup.admitted(&self.view(), network, &found, like);
+        let mut all = admitted.map_err(|it| lost("name_leads_inside", it.to_string()))?;
+        // In a stable way: the others keep their order.
+        all.sort_by_key(|address| *address != chosen);
+        let options = self.plane.dial_options(None);
+        let dialled = dial_first(&self.served.own, &all, &options, |_| {}).await;
+        dialled.map_err(|error| lost("connect", error_chain(&error)))
     }
 
     /// The policies that select an endpoint know no other client than this waypoint.
@@ -200,7 +245,21 @@ impl Here {
                 let dialled = dial(&self.served.own, direct.address, &options).await;
                 Ok(Box::new(dialled.map_err(|error| unreachable("connect", &error))?))
             }
+            Delivery::Lookup(lookup) => {
+                let stream = Box::pin(self.deliver_by_name(lookup, endpoint.address)).await;
+                let stream = stream.inspect_err(|_| self.plane.balance.failed(&endpoint.uid))?;
+                self.plane.balance.succeeded(&endpoint.uid);
+                Ok(Box::new(stream))
+            }
         }
+    }
+}
+
+/// The host that an endpoint of a service is: behind a wildcard the one that the client asks for.
+pub(super) fn host_of<'a>(service: &'a Service, delivery: &'a Delivery) -> &'a Text {
+    match delivery {
+        Delivery::Lookup(lookup) if service.key.hostname.starts_with('*') => &lookup.host,
+        _ => &service.key.hostname,
     }
 }
 

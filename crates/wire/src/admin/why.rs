@@ -21,8 +21,8 @@ pub struct Explanation {
     pub certificate: Option<CertificateInForce>,
     /// Where to.
     pub destination: Destination,
-    /// What the client's proxy does: `tunnel`, `local` (same node), `direct` (plain TCP),
-    /// `waypoint` or `refuse`.
+    /// What the client's proxy does: `tunnel`, `local` (same node), `direct` (plain TCP), `lookup`
+    /// (the same to a host that it looks up first), `waypoint` or `refuse`.
     pub plan: Word,
     /// The same as a sentence; absent if the client's proxy refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]

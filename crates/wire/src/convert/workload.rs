@@ -20,6 +20,8 @@ use super::{
 };
 use crate::proto::istio::workload as proto;
 
+/// Extension of a workload that may reach only what is declared, whatever its content.
+const REGISTRY_ONLY_EXTENSION: &str = "ambit.registry-only";
 /// The capacity that is meant when none is given.
 const DEFAULT_CAPACITY: u32 = 1;
 
@@ -50,6 +52,7 @@ impl TryFrom<proto::Workload> for Workload {
             cluster_id: text(&message.cluster_id),
             host_network: host_network(message.network_mode)?,
             capacity: message.capacity.unwrap_or(DEFAULT_CAPACITY),
+            registry_only: message.extensions.iter().any(|it| it.name == REGISTRY_ONLY_EXTENSION),
         };
         Ok(Self {
             uid: text(&message.uid),
@@ -91,10 +94,15 @@ impl From<&Workload> for proto::Workload {
             cluster_id: workload.cluster_id.to_string(),
             locality: locality_message(&workload.locality),
             network_mode: network_mode_message(workload.host_network).into(),
-            extensions: Vec::new(),
+            extensions: workload.registry_only.then(registry_only).into_iter().collect(),
             capacity: Some(workload.capacity).filter(|it| *it != DEFAULT_CAPACITY),
         }
     }
+}
+
+/// Absent unless it holds, so that other implementations see no extension.
+fn registry_only() -> proto::Extension {
+    proto::Extension { name: REGISTRY_ONLY_EXTENSION.to_owned(), config: None }
 }
 
 /// The value, or what is meant when it was elided.

@@ -87,6 +87,7 @@ fn elided_fields_have_their_meaning() {
     let message = proto::Workload::from(&workload);
     assert_eq!((message.trust_domain, message.service_account), (String::new(), String::new()));
     assert_eq!((message.capacity, message.locality), (None, None));
+    assert_eq!(message.extensions, [], "others see no extension");
 }
 
 fn workload_error(change: impl FnOnce(&mut proto::Workload)) -> ConvertError {

@@ -97,7 +97,7 @@ pub(crate) fn workload() -> impl Strategy<Value = Workload> {
     let kinds = (
         select(vec![Tunnel::None, Tunnel::Hbone, Tunnel::LegacyIstioMtls]),
         select(vec![Deployment, CronJob, Pod, Job]),
-        any::<[bool; 3]>(),
+        any::<[bool; 4]>(),
         any::<u32>(),
         (text(), text(), text()),
     );
@@ -112,7 +112,7 @@ pub(crate) fn workload() -> impl Strategy<Value = Workload> {
             (places.0.into(), places.1.map(Arc::new), places.2.map(Arc::new));
         (it.application_tunnel, it.services, it.policies) = (places.3, places.4.into(), places.5);
         (it.tunnel, it.kind, it.capacity) = (kinds.0, kinds.1, kinds.3);
-        [it.native_tunnel, it.healthy, it.host_network] = kinds.2;
+        [it.native_tunnel, it.healthy, it.host_network, it.registry_only] = kinds.2;
         let (region, zone, subzone) = kinds.4;
         it.locality = Arc::new(Locality { region, zone, subzone });
         it

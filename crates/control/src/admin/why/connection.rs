@@ -24,11 +24,14 @@ pub(in crate::admin) fn explain(
     destination: &str,
     server_name: Option<&str>,
 ) -> Result<admin::Explanation, WhyError> {
-    let mut explanation = super::explain(builder, source, destination)?;
+    let mut explanation = super::explain_named(builder, source, destination, server_name)?;
     if explanation.plan != "waypoint" {
         return Ok(explanation);
     }
-    let Some(fronted) = Fronted::of(builder, source, destination)? else { return Ok(explanation) };
+    let Some(mut fronted) = Fronted::of(builder, source, destination)? else {
+        return Ok(explanation);
+    };
+    fronted.asked = server_name.map(str::to_owned);
     let Some(http) = fronted.http() else {
         fronted.unknown(&mut explanation);
         return Ok(explanation);

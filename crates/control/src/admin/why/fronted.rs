@@ -24,6 +24,8 @@ pub(super) struct Fronted<'a> {
     pub(super) name: ServiceName,
     /// The host of a request that names none.
     pub(super) host: String,
+    /// The host that the client asks for, if it is said.
+    pub(super) asked: Option<String>,
     pub(super) waypoint: String,
     /// The waypoint's service, if it has one.
     pub(super) waypoint_service: Option<ServiceName>,
@@ -46,6 +48,7 @@ impl<'a> Fronted<'a> {
             target,
             name,
             host,
+            asked: None,
             waypoint: lists::gateway(waypoint),
             waypoint_service: match &waypoint.destination {
                 GatewayDestination::Hostname(name) => Some(name.clone()),

@@ -101,7 +101,7 @@ fn lost(fronted: &Fronted<'_>, backend: &Backend<'_>, notes: &mut Vec<String>) -
     };
     let denied = |delivery: &Delivery| match delivery {
         Delivery::Local(target) | Delivery::Tunnel(target) => denied(fronted, own, target, notes),
-        Delivery::Direct(_) => None,
+        Delivery::Direct(_) | Delivery::Lookup(_) => None,
     };
     let mut losses: Vec<Lost> = endpoints.iter().filter_map(denied).collect();
     if losses.is_empty() {
@@ -178,6 +178,7 @@ fn endpoints(
             destination,
             service,
             port: backend.port,
+            host: fronted.asked.as_deref(),
             subset: backend.subset,
             by: By::Hash(0),
             is_avoided: &is_avoided,
@@ -202,6 +203,7 @@ fn endpoints(
 fn uid(delivery: &Delivery) -> Text {
     match delivery {
         Delivery::Local(target) | Delivery::Tunnel(target) => target.workload.uid.clone(),
+        Delivery::Lookup(lookup) => lookup.workload.uid.clone(),
         Delivery::Direct(direct) => match &direct.workload {
             Some(workload) => workload.uid.clone(),
             None => direct.address.to_string().into(),

@@ -101,7 +101,10 @@ pub(in crate::admin) fn explain(
         );
         return Ok(explanation);
     }
-    let Some(fronted) = Fronted::of(builder, source, destination)? else { return Ok(explanation) };
+    let Some(mut fronted) = Fronted::of(builder, source, destination)? else {
+        return Ok(explanation);
+    };
+    fronted.asked = request.host.clone().or_else(|| request.server_name.clone());
     let Some(http) = fronted.http() else {
         fronted.unknown(&mut explanation);
         return Ok(explanation);

@@ -601,3 +601,53 @@ fn what_is_no_request_is_refused() {
     let refused = explain_request(&builder(), "app/load", "web", &bad).expect_err("no path");
     assert!(matches!(refused, WhyError::Request(_)), "{refused}");
 }
+
+/// Pods of `load`, in a mesh in which only what is declared may be reached.
+fn fenced() -> Builder {
+    let config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": "istio-system", "name": "istio"},
+        "data": {"mesh": "outboundTrafficPolicy: {mode: REGISTRY_ONLY}"},
+    });
+    let config = stored(Kind::ConfigMap, config.to_string().as_bytes()).expect("valid");
+    let ports = json!([{"number": 443, "name": "tls", "protocol": "TLS"}]);
+    let entry = |host: &str, found: &str| {
+        let spec = json!({"hosts": [host], "resolution": found, "ports": ports});
+        json!({"spec": spec})
+    };
+    let mut builder = builder();
+    builder.apply([
+        Event::Put(config),
+        put(Kind::ServiceEntry, "allowed", entry("allowed.example", "NONE")),
+        put(Kind::ServiceEntry, "dns", entry("dns.example", "DNS")),
+    ]);
+    builder
+}
+
+#[test]
+fn what_may_leave_the_mesh_is_said_with_what_allows_it() {
+    let check = |builder: &Builder, to: &str, sni: Option<&str>, plan: &str, parts: &[&str]| {
+        let answer = explain_connection(builder, "app/load", to, sni).expect("an answer");
+        let text = format!("{answer:?}");
+        assert_eq!(answer.plan.to_string(), plan, "{to} {sni:?}: {text}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} in {text}");
+        answer.decision
+    };
+    let (free, fenced) = (builder(), fenced());
+    let (allow, deny) = (admin::Decision::Allow, admin::Decision::Deny);
+    let is = |found, expected| assert_eq!(found, expected);
+    is(check(&free, "198.51.100.1:443", None, "direct", &["not in the mesh"]), allow);
+    is(check(&fenced, "web", None, "local", &[]), allow);
+    let looked_up = ["port 443 of dns.example", "looks up"];
+    is(check(&fenced, "dns.example:443", None, "lookup", &looked_up), allow);
+    let outside = "198.51.100.1:22";
+    let parts = ["REGISTRY_ONLY", "198.51.100.1:22 is of no Service", "in a ServiceEntry"];
+    is(check(&fenced, outside, None, "refuse", &parts), deny);
+    let outside = "198.51.100.1:443";
+    let unnamed = ["names no host", "say it with --sni", "allowed.example"];
+    is(check(&fenced, outside, None, "refuse", &unnamed), deny);
+    let other = ["evil.example at port 443"];
+    is(check(&fenced, outside, Some("evil.example"), "refuse", &other), deny);
+    let named = ["allowed by app/allowed.example if allowed.example leads to 198.51.100.1"];
+    is(check(&fenced, outside, Some("Allowed.example"), "direct", &named), allow);
+}

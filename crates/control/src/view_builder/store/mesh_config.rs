@@ -6,11 +6,12 @@ use ambit_manifest::remarks::Remark;
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::Store;
+use crate::view_builder::records::Member;
 use crate::view_builder::{Dirty, Mesh, services};
 
 impl Store {
     /// Takes a ConfigMap: the mesh configuration, or one that may hold roots.
-    /// What holds for requests may depend on the former for every service.
+    /// What holds for requests may depend on the former for every service, and what pods may reach.
     pub(super) fn put_config_map(
         &mut self,
         mesh: &Mesh,
@@ -31,6 +32,9 @@ impl Store {
                 true => tracing::error!(object, field, what, remedy, "the mesh configuration"),
                 false => tracing::debug!(object, field, what, remedy, "the mesh configuration"),
             }
+        }
+        if self.mesh_config.0.registry_only != read.0.registry_only {
+            dirty.members.extend(self.pods.keys().cloned().map(Member::Pod));
         }
         self.mesh_config = read;
         let names = self.services.keys().map(|name| services::service_name(mesh, name));

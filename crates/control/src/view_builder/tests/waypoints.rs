@@ -143,3 +143,51 @@ fn a_policy_says_which_of_its_targets_a_waypoint_enforces_it_for() {
     check(builder, "istio-system", &json!({}), "True Accepted: enforced by the waypoints of the");
     check(builder, "shop", &json!({"selector": {"matchLabels": {"app": "web"}}}), "");
 }
+
+#[test]
+fn a_wildcard_has_an_address_and_an_endpoint_that_is_a_name_where_it_has_a_waypoint() {
+    let entry = |labels: &Value| {
+        let spec = json!({
+            "hosts": ["*.example.com"], "resolution": "DYNAMIC_DNS", "location": "MESH_EXTERNAL",
+            "ports": [{"number": 443, "name": "tls", "protocol": "TLS"}],
+        });
+        put(Kind::ServiceEntry, &json!({"metadata": meta("shop", "out", labels), "spec": spec}))
+    };
+    let mut builder = builder();
+    let hostname = "*.example.com";
+    builder.apply([gateway("one", "service"), entry(&json!({}))]);
+    let service = the_service(&builder, "shop/*.example.com");
+    assert_eq!((service.load_balancing.mode, service.addresses.len()), (Mode::Passthrough, 0));
+    builder.apply([entry(&json!({"istio.io/use-waypoint": "one"}))]);
+    let service = the_service(&builder, "shop/*.example.com");
+    assert_eq!((service.load_balancing.mode, service.addresses.len()), (Mode::Unspecified, 2));
+    let endpoint = workload(&builder, "out");
+    assert_eq!((&*endpoint.hostname, endpoint.addresses.len()), (hostname, 0));
+    assert!(endpoint.services.contains_key(&service.key));
+    builder.apply([entry(&json!({}))]);
+    let service = the_service(&builder, "shop/*.example.com");
+    assert_eq!((service.load_balancing.mode, service.addresses.len()), (Mode::Passthrough, 0));
+}
+
+#[test]
+fn pods_may_reach_what_the_mesh_configuration_says() {
+    let config = |mesh: &str| {
+        let metadata = meta("istio-system", "istio", &json!({}));
+        put(Kind::ConfigMap, &json!({"metadata": metadata, "data": {"mesh": mesh}}))
+    };
+    let mut builder = builder();
+    builder.apply(pod("shop", "web", &json!({}), "10.0.0.2"));
+    assert!(!workload(&builder, "web").registry_only);
+    let mode = |mode: &str| format!("outboundTrafficPolicy: {{mode: {mode}}}");
+    let changes = builder.apply([config(&mode("REGISTRY_ONLY"))]);
+    assert_eq!(names(&changes), ["+web"]);
+    assert!(workload(&builder, "web").registry_only);
+    builder.apply(pod("shop", "late", &json!({}), "10.0.0.3"));
+    assert!(workload(&builder, "late").registry_only);
+    builder.apply([config(&mode("ALLOW_ANY"))]);
+    assert!(!workload(&builder, "web").registry_only);
+    builder.apply([config(&mode("ALLOW_SOME"))]);
+    assert!(workload(&builder, "web").registry_only, "what is wrong is read strictly");
+    builder.apply([delete(Kind::ConfigMap, "istio-system", "istio")]);
+    assert!(!workload(&builder, "web").registry_only);
+}

@@ -162,6 +162,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let ask = EndpointAsk {
             arrival: self.arrival,
             goal: plan.goal,
+            host: Some(self.head.authority().host()),
             hash: plan.sticky.hash,
             pinned: plan.sticky.pinned,
             tried,

@@ -100,6 +100,7 @@ pub(super) async fn call<P: Position>(
         let ask = EndpointAsk {
             arrival,
             goal,
+            host: None,
             hash: None,
             pinned: None,
             tried: &tried,

@@ -154,6 +154,7 @@ impl<P: Position> One<P> {
             let ask = EndpointAsk {
                 arrival: &self.arrival,
                 goal: Goal::Backend(&self.destination),
+                host: None,
                 hash: None,
                 pinned: None,
                 tried: &[],

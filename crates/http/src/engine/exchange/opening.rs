@@ -30,12 +30,14 @@ pub struct Opened {
     _place: UnderWay,
 }
 
-/// Connects to an endpoint of a destination for which this traffic policy holds. `on_try` is
-/// told of each endpoint before it is tried.
+/// Connects to an endpoint of a destination for which this traffic policy holds. `host` is the one
+/// that the client asks for, if it asks for one. `on_try` is told of each endpoint before it is
+/// tried.
 pub async fn open<P: Position>(
     engine: &Engine<P>,
     arrival: &Arrival,
     (goal, traffic): (Goal<'_>, &TrafficPolicy),
+    host: Option<&str>,
     mut on_try: impl FnMut(&Endpoint<P::Way>),
 ) -> Result<Opened, Unreachable> {
     let service = bounded_by(&goal, arrival);
@@ -50,7 +52,7 @@ pub async fn open<P: Position>(
     loop {
         let pinned = None;
         let is_ejected = &is_ejected;
-        let ask = EndpointAsk { arrival, goal, hash, pinned, tried: &tried, is_ejected };
+        let ask = EndpointAsk { arrival, goal, host, hash, pinned, tried: &tried, is_ejected };
         let endpoint = engine.position.choose(&ask)?;
         on_try(&endpoint);
         let connecting = engine.position.connect(arrival, &endpoint);

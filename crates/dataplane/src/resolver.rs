@@ -1,7 +1,7 @@
-//! Forwards queries to another resolver, from inside the pod's namespace.
+//! Sends queries to a resolver, from inside a pod's namespace or from the proxy's own.
 //!
-//! A query is forwarded byte for byte, except for its ID, which is a new random number, and from
-//! its own socket and port: an attacker has to guess both. Only an answer to that very question is
+//! A query is sent byte for byte, except for its ID, which is a new random number, and from its own
+//! socket and port: an attacker has to guess both. Only an answer to that very question is
 //! returned.
 
 use std::io;
@@ -14,9 +14,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::message::{HEADER_BYTES, Transport, question_end};
-use crate::pods::Pod;
+use crate::own::OwnWorkload;
 
+/// Length of the header of a message (RFC 1035, section 4.1.1).
+pub const HEADER_BYTES: usize = 12;
+/// Longest label; what is beyond is a pointer, which no question has.
+const MAX_LABEL_BYTES: u8 = 63;
+/// Type and class behind the name of a question.
+const KIND_AND_CLASS_BYTES: usize = 4;
 /// How often a resolver that does not answer is asked.
 const ATTEMPTS: usize = 2;
 /// How long one attempt may take; stub resolvers give up after 5 s.
@@ -26,9 +31,37 @@ const MAX_RESOLVERS: usize = 3;
 /// Where the node's own resolvers are named.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
+/// How a query travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// As a datagram.
+    Udp,
+    /// On a connection.
+    Tcp,
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub struct Asker<'a> {
+    /// The workload from whose namespace it is asked; `None` is the proxy's own.
+    pub own: Option<&'a OwnWorkload>,
+    /// The mark of its sockets.
+    pub mark: Option<u32>,
+}
+
+impl Asker<'_> {
+    /// Makes a socket.
+    fn make<T>(&self, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.own {
+            Some(own) => own.run(make)?,
+            None => make(),
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ForwardError {
+pub enum ResolverError {
     /// No resolver is known.
     #[error("no resolver is known; name one with --dns-upstream")]
     NoResolver,
@@ -44,7 +77,7 @@ pub(super) enum ForwardError {
 }
 
 /// Those that are configured, or else the node's own.
-pub(super) fn node_resolvers(configured: &[SocketAddr]) -> Vec<SocketAddr> {
+pub fn node_resolvers(configured: &[SocketAddr]) -> Vec<SocketAddr> {
     if !configured.is_empty() {
         return configured.to_vec();
     }
@@ -64,40 +97,34 @@ fn resolvers_of(resolv_conf: &str) -> Vec<SocketAddr> {
 }
 
 /// Asks one resolver after the other.
-pub(super) async fn ask(
-    pod: &Pod,
+pub async fn ask(
+    asker: Asker<'_>,
     resolvers: &[SocketAddr],
     query: &[u8],
     transport: Transport,
-    mark: Option<u32>,
-) -> Result<Vec<u8>, ForwardError> {
-    let mut failure = ForwardError::NoResolver;
+) -> Result<Vec<u8>, ResolverError> {
+    let mut failure = ResolverError::NoResolver;
     let attempts = std::iter::repeat_n(resolvers, ATTEMPTS).flatten();
     for resolver in attempts.take(ATTEMPTS * MAX_RESOLVERS) {
         let asking = async {
             match transport {
-                Transport::Udp => ask_udp(pod, *resolver, query, mark).await,
-                Transport::Tcp => ask_tcp(pod, *resolver, query, mark).await,
+                Transport::Udp => ask_udp(asker, *resolver, query).await,
+                Transport::Tcp => ask_tcp(asker, *resolver, query).await,
             }
         };
         let answer = timeout(ATTEMPT_TIMEOUT, asking).await;
         match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(answer) => return Ok(answer),
-            Err(source) => failure = ForwardError::Resolver { resolver: *resolver, source },
+            Err(source) => failure = ResolverError::Resolver { resolver: *resolver, source },
         }
     }
     Err(failure)
 }
 
-async fn ask_udp(
-    pod: &Pod,
-    resolver: SocketAddr,
-    query: &[u8],
-    mark: Option<u32>,
-) -> io::Result<Vec<u8>> {
-    let options = ListenOptions { mark, ..Default::default() };
+async fn ask_udp(asker: Asker<'_>, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+    let options = ListenOptions { mark: asker.mark, ..Default::default() };
     let any = SocketAddr::new(unspecified_like(resolver.ip()), 0);
-    let socket = UdpSocket::from_std(pod.run(|| udp_bind(any, &options))??)?;
+    let socket = UdpSocket::from_std(asker.make(|| udp_bind(any, &options))?)?;
     socket.connect(resolver).await?;
     let renumbered = Renumbered::new(query)?;
     socket.send(&renumbered.query).await?;
@@ -110,14 +137,9 @@ async fn ask_udp(
     }
 }
 
-async fn ask_tcp(
-    pod: &Pod,
-    resolver: SocketAddr,
-    query: &[u8],
-    mark: Option<u32>,
-) -> io::Result<Vec<u8>> {
-    let options = DialOptions { mark, ..Default::default() };
-    let mut stream = pod.run(|| tcp_dial(resolver, &options))??.connected().await?;
+async fn ask_tcp(asker: Asker<'_>, resolver: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+    let options = DialOptions { mark: asker.mark, ..Default::default() };
+    let mut stream = asker.make(|| tcp_dial(resolver, &options))?.connected().await?;
     let renumbered = Renumbered::new(query)?;
     let length = u16::try_from(query.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes()[..], &renumbered.query].concat()).await?;
@@ -125,6 +147,23 @@ async fn ask_tcp(
     let mut answer = vec![0; length.into()];
     stream.read_exact(&mut answer).await?;
     renumbered.restore(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Where the one question of a message ends; nothing if there is not exactly one in plain form.
+fn question_end(message: &[u8]) -> Option<usize> {
+    if message.get(4..6)? != [0, 1] {
+        return None;
+    }
+    let mut at = HEADER_BYTES;
+    loop {
+        match *message.get(at)? {
+            0 => break,
+            length @ 1..=MAX_LABEL_BYTES => at += usize::from(length) + 1,
+            _ => return None,
+        }
+    }
+    let end = at + 1 + KIND_AND_CLASS_BYTES;
+    (end <= message.len()).then_some(end)
 }
 
 /// A query under a number of its own.
