@@ -513,6 +513,7 @@ impl Builder {
         let traffic = self.store.traffic_policies();
         let rate_limits = traffic.rate_limits(&self.mesh, &held, routes());
         let limits = traffic.limits(&self.mesh, &held, routes());
+        let compression = traffic.compression(&self.mesh, &held, routes());
         let health_check = traffic.health_check(&self.mesh, &held);
         let telemetry = Store::telemetry(&self.present(), &held);
         let built = http_services::build(&self.present(), &self.routings, &owner, name, names);
@@ -521,6 +522,7 @@ impl Builder {
             authorizers,
             rate_limits,
             limits,
+            compression,
             health_check,
             telemetry,
             ..built

@@ -28,6 +28,7 @@ use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::compression::Compressions;
 use ambit_model::http::limits::Limits;
 use ambit_model::http::policy::{Action, OperationMatch, RequestPolicy, RequestRule, Values};
 use ambit_model::http::rate_limit::RateLimits;
@@ -60,6 +61,7 @@ struct Configured {
     authentication: Authentication,
     authorizers: BTreeMap<Text, Arc<Authorizer>>,
     limits: Limits,
+    compression: Compressions,
     policy: Arc<RequestPolicy>,
     rate_limits: RateLimits,
     traffic: TrafficPolicy,
@@ -113,6 +115,10 @@ impl Rules for Holds {
 
     fn limits(&self) -> &Limits {
         &self.0.limits
+    }
+
+    fn compression(&self) -> &Compressions {
+        &self.0.compression
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -317,6 +323,7 @@ fn main() -> anyhow::Result<()> {
         authentication: Authentication::default(),
         authorizers: BTreeMap::new(),
         limits: Limits::default(),
+        compression: Compressions::default(),
         policy: Arc::new(policy()),
         rate_limits: RateLimits::default(),
         traffic: TrafficPolicy::default(),

@@ -15,6 +15,7 @@
 //! | [`position`], [`record`] | what surrounds an engine, and what it reports |
 //! | `piece`, `inbox`, `outbox`, `halves`, `quiet`, `buffered`, `bounded` | bytes on their way |
 //! | `messages` | messages of gRPC, counted |
+//! | `compression` | bodies of responses, compressed on their way |
 //! | `heads`, `filters`, `cors`, `answer` | heads: changed, read for decisions, made here |
 //! | `held` | room for bodies that are kept whole |
 //! | `unread` | bodies by HTTP/2 that have come and are not read |
@@ -28,6 +29,7 @@ mod answer;
 mod authenticate;
 mod bounded;
 mod buffered;
+mod compression;
 mod copies;
 mod cors;
 mod detect;

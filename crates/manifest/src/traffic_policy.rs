@@ -7,6 +7,7 @@
 //! file for each section says how it is written and what it means. Nothing here knows which
 //! targets exist.
 
+mod compression;
 mod health_check;
 mod limits;
 mod rate_limits;
@@ -14,6 +15,7 @@ mod rate_limits;
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::http::compression::Compression as Compressed;
 use ambit_model::http::health::HealthCheck as Check;
 use ambit_model::http::limits::RequestLimits;
 use ambit_model::http::rate_limit::RateLimitPolicy;
@@ -27,6 +29,7 @@ use crate::routing::Parent;
 use crate::validate::names;
 use crate::{FieldPath, ObjectIssues, ObjectName, remarks, routes};
 
+use self::compression::Compression;
 use self::health_check::HealthCheck;
 use self::limits::Limits;
 use self::rate_limits::RateLimit;
@@ -58,6 +61,9 @@ pub struct TrafficPolicySpec {
     /// How much a request may be, and how long it may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limits: Option<Limits>,
+    /// Which responses are compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compression: Option<Compression>,
     /// How endpoints are checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) health_check: Option<HealthCheck>,
@@ -123,6 +129,8 @@ pub enum Section {
     RateLimits,
     /// `limits`.
     Limits,
+    /// `compression`.
+    Compression,
     /// `healthCheck`.
     HealthCheck,
 }
@@ -136,6 +144,8 @@ pub struct Meaning {
     pub rate_limits: Option<Arc<RateLimitPolicy>>,
     /// How much a request may be, if it says so.
     pub limits: Option<RequestLimits>,
+    /// Which responses are compressed, if it says so.
+    pub compression: Option<Arc<Compressed>>,
     /// How endpoints are checked, if it says so.
     pub health_check: Option<Check>,
     /// What of it is wrong.
@@ -173,13 +183,15 @@ impl WithoutEffect {
 
 impl Section {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::RateLimits, Self::Limits, Self::HealthCheck];
+    pub const ALL: [Self; 4] =
+        [Self::RateLimits, Self::Limits, Self::Compression, Self::HealthCheck];
 
     /// Its field.
     pub fn name(self) -> &'static str {
         match self {
             Self::RateLimits => "rateLimits",
             Self::Limits => "limits",
+            Self::Compression => "compression",
             Self::HealthCheck => "healthCheck",
         }
     }
@@ -191,6 +203,7 @@ impl Meaning {
         match section {
             Section::RateLimits => self.rate_limits.is_some(),
             Section::Limits => self.limits.is_some(),
+            Section::Compression => self.compression.is_some(),
             Section::HealthCheck => self.health_check.is_some(),
         }
     }
@@ -201,6 +214,15 @@ impl Meaning {
         let wrong: Vec<String> =
             wrong.map(|it| format!("{}: {}", it.at.as_str(), it.what)).collect();
         (!wrong.is_empty()).then(|| wrong.join("; "))
+    }
+
+    /// Whether requests are refused because of what is wrong. What is wrong of compression leaves
+    /// responses as they are.
+    pub fn refuses(&self) -> bool {
+        let mut others = Section::ALL.into_iter().filter(|it| *it != Section::Compression);
+        let mut wrong = self.remarks.iter().filter(|it| it.is_wrong);
+        others.any(|it| self.has(it))
+            && wrong.any(|it| !it.at.as_str().starts_with("spec.compression"))
     }
 }
 
@@ -214,12 +236,13 @@ pub fn read_spec(spec: Value) -> (TrafficPolicySpec, Option<String>) {
     match routes::read(spec) {
         Ok(read) => read,
         Err(problem) => {
-            let [rate_limits, limits, health_check] = has;
+            let [rate_limits, limits, compression, health_check] = has;
             let spec = TrafficPolicySpec {
                 target_refs: targets(),
                 rate_limits: rate_limits.then(Vec::new),
                 rate_limit_headers: None,
                 limits: limits.then(Limits::default),
+                compression: compression.then(Compression::default),
                 health_check: health_check.then(HealthCheck::default),
             };
             (spec, Some(problem))
@@ -238,9 +261,12 @@ pub fn read(policy: &TrafficPolicy, service_name: &dyn Fn(&str, &str) -> Service
     let name = policy.metadata.name.as_deref().unwrap_or_default();
     let spec = &policy.spec;
     let targets = targets(&spec.target_refs, namespace, &at.field("targetRefs"), &mut remarks);
-    if (&spec.rate_limits, &spec.limits, &spec.health_check) == (&None, &None, &None) {
+    if (&spec.rate_limits, &spec.limits) == (&None, &None)
+        && (&spec.compression, &spec.health_check) == (&None, &None)
+    {
         let what = "it says nothing of the requests to its targets";
-        remarks.wrong(&at, what, "add a section: `rateLimits`, `limits` or `healthCheck`");
+        let remedy = "add a section: `rateLimits`, `limits`, `compression` or `healthCheck`";
+        remarks.wrong(&at, what, remedy);
     }
     let rate_limits = spec.rate_limits.as_ref().map(|limits| {
         let about = rate_limits::About {
@@ -253,6 +279,14 @@ pub fn read(policy: &TrafficPolicy, service_name: &dyn Fn(&str, &str) -> Service
     });
     let unreadable = policy.unreadable.as_deref();
     let limits = spec.limits.as_ref().map(|it| limits::read(it, unreadable, &at, &mut remarks));
+    let compression = spec.compression.as_ref().map(|it| {
+        for target in targets.iter().filter(|it| it.kind == TargetKind::GrpcRoute) {
+            let what = "gRPC compresses its messages itself: its responses stay as they are";
+            let remedy = "attach `compression` to a HTTPRoute, the Service or the Gateway";
+            remarks.wrong(&at.field("targetRefs").index(target.index), what, remedy);
+        }
+        compression::read(it, unreadable, &at, &mut remarks)
+    });
     let health_check = spec.health_check.as_ref().map(|it| {
         for target in targets.iter().filter(|it| it.kind.is_route()) {
             let what = "endpoints are those of a Service: a route has none to check";
@@ -261,7 +295,7 @@ pub fn read(policy: &TrafficPolicy, service_name: &dyn Fn(&str, &str) -> Service
         }
         health_check::read(it, unreadable, &at, &mut remarks)
     });
-    Meaning { targets, rate_limits, limits, health_check, remarks: remarks.0 }
+    Meaning { targets, rate_limits, limits, compression, health_check, remarks: remarks.0 }
 }
 
 /// Checks a policy by itself, whatever it is attached to.

@@ -21,6 +21,7 @@
 //! | [`normal`] | which form of a path is compared |
 //! | [`nearness`], [`warmup`] | which endpoints are near, and which are new |
 //! | [`limits`] | how much a request may be |
+//! | [`compression`] | which responses are compressed |
 //! | [`policy`] | policies that read requests |
 //! | [`authentication`] | which tokens of requests are accepted |
 //! | [`rate_limit`] | how many requests may come |
@@ -38,6 +39,7 @@ pub mod authorize;
 pub mod authorizer;
 pub mod bytes;
 pub mod certificate;
+pub mod compression;
 pub mod condition;
 pub mod ejection;
 pub mod elsewhere;

@@ -16,6 +16,7 @@ use ambit_manifest::traffic_policy::{
 };
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
+use ambit_model::http::compression::{Compressions, RouteCompression};
 use ambit_model::http::health::HealthCheck;
 use ambit_model::http::limits::{Limits, RouteLimits};
 use ambit_model::http::rate_limit::{RateLimits, RouteRateLimits};
@@ -215,6 +216,25 @@ impl TrafficPolicies {
         Limits { service, routes: routes.into_iter().map(of_route).collect() }
     }
 
+    /// Which responses of a service are compressed.
+    pub(super) fn compression<'a>(
+        &self,
+        mesh: &Mesh,
+        held: &Held<'_>,
+        routes: impl Iterator<Item = &'a (Kind, ObjectName)>,
+    ) -> Compressions {
+        let of = |meaning: &Meaning| meaning.compression.clone();
+        let (service, routes) = self.section((mesh, held), routes, Section::Compression, of);
+        let of_route = |(of, compression): (OfRoute, _)| RouteCompression {
+            kind: of.kind,
+            namespace: of.name.namespace,
+            name: of.name.name,
+            rule_name: of.rule,
+            compression,
+        };
+        Compressions { service, routes: routes.into_iter().map(of_route).collect() }
+    }
+
     /// How the endpoints of a service are checked, if they are.
     pub(super) fn health_check(&self, mesh: &Mesh, held: &Held<'_>) -> Option<HealthCheck> {
         self.deciding(mesh, Section::HealthCheck, held)?.1.meaning.health_check.clone()
@@ -238,8 +258,11 @@ pub(crate) fn conditions(
     let of_target = |target: &Target| {
         let (status, reason, message) = match (&wrong, missing(builder, target)) {
             (Some(wrong), _) => {
-                let message = format!("{wrong}: requests that this section is for are refused");
-                ("False", "Invalid", message)
+                let effect = match known.meaning.refuses() {
+                    true => "requests that this section is for are refused",
+                    false => "no response that this section is for is compressed",
+                };
+                ("False", "Invalid", format!("{wrong}: {effect}"))
             }
             (None, Err(missing)) => ("False", "TargetNotFound", missing),
             (None, Ok(hint)) => {

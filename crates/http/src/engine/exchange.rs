@@ -56,6 +56,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::answer::{Answer, is_grpc};
 use crate::engine::bounded::Bounded;
+use crate::engine::compression::Wanted;
 use crate::engine::loads::UnderWay;
 use crate::engine::piece::Source;
 use crate::engine::position::{Arrival, Goal, Position, Routed, Rules};
@@ -106,6 +107,8 @@ struct Exchange<'a, P: Position, B, R> {
     head_grpc_status: Option<u32>,
     /// What it has taken of limits.
     limited: Option<Limited>,
+    /// How its response may be compressed, if it may.
+    compression: Option<Wanted>,
     /// By when all of it must have ended.
     deadline: Option<Instant>,
     /// How long nothing may move.
@@ -158,6 +161,7 @@ pub(crate) async fn exchange<P: Position, B: Source, R: Respond>(
         judged: None,
         head_grpc_status: None,
         limited: None,
+        compression: None,
         deadline: None,
         idle: engine.settings.stream_idle_timeout,
         reserved: None,

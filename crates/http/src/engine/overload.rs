@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::engine::compression::room::Room;
 pub use crate::engine::copies::{Copies, Cut};
 
 /// How often a thread looks ...
@@ -45,6 +46,8 @@ const REQUEST_BYTES: usize = 64 * 1024;
 const HELD_PART: usize = 4;
 /// The part of it that copies of requests may hold besides: they have nothing refused.
 const COPIES_PART: usize = 4;
+/// The part of it that encoders of responses may take besides.
+const ENCODERS_PART: usize = 4;
 /// Descriptors of a request: a connection of its own to an endpoint, and maybe its client's.
 const REQUEST_DESCRIPTORS: usize = 2;
 
@@ -69,6 +72,7 @@ pub struct Pressure {
     /// Requests that were refused, by [`Shed`].
     shed: [AtomicUsize; Shed::ALL.len()],
     copies: Arc<Copies>,
+    encoders: Arc<Room>,
 }
 
 /// Why a request is refused.
@@ -109,7 +113,8 @@ impl Pressure {
     /// Nothing is under way.
     pub fn new(bounds: Bounds) -> Self {
         let copies = Arc::new(Copies::new(bounds.held_bytes.map(|most| most / COPIES_PART)));
-        Self { bounds, copies, ..Self::default() }
+        let encoders = Arc::new(Room::new(bounds.held_bytes.map(|most| most / ENCODERS_PART)));
+        Self { bounds, copies, encoders, ..Self::default() }
     }
 
     /// Requests under way.
@@ -125,6 +130,11 @@ impl Pressure {
     /// Copies of requests, for mirrors.
     pub fn copies(&self) -> &Arc<Copies> {
         &self.copies
+    }
+
+    /// Memory for the encoders of responses.
+    pub(crate) fn encoders(&self) -> &Arc<Room> {
+        &self.encoders
     }
 
     /// Requests that were refused.

@@ -15,6 +15,7 @@ use ambit_model::authorize::Source;
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, Custom, RequestJudgement};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::compression::Compressions;
 use ambit_model::http::head as model;
 use ambit_model::http::limits::Limits;
 use ambit_model::http::rate_limit::RateLimits;
@@ -104,6 +105,8 @@ pub trait Rules {
     fn rate_limits(&self) -> (&ServiceName, &RateLimits);
     /// How much requests may be, where something says otherwise than the settings.
     fn limits(&self) -> &Limits;
+    /// Which responses are compressed.
+    fn compression(&self) -> &Compressions;
     /// Whether a request may pass.
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement;
     /// Whether those who made a route speak for the service that is asked. Others, clients that

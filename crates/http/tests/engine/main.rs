@@ -4,6 +4,7 @@
 
 mod authentication;
 mod authorizers;
+mod compression;
 mod failures;
 mod grpc;
 mod http1;

@@ -19,6 +19,7 @@ use ambit_model::authorize::{Denial, RuleName, Source};
 use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestDecision, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
+use ambit_model::http::compression::Compressions;
 use ambit_model::http::limits::Limits;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::rate_limit::RateLimits;
@@ -56,6 +57,7 @@ pub(crate) struct World {
     pub(crate) rate_limits: RefCell<RateLimits>,
     pub(crate) buckets: Buckets,
     pub(crate) limits: RefCell<Limits>,
+    pub(crate) compression: RefCell<Compressions>,
     pub(crate) version: RefCell<Option<Version>>,
     pub(crate) records: RefCell<Vec<Record>>,
     pub(crate) cuts: RefCell<Vec<&'static str>>,
@@ -84,6 +86,7 @@ pub(crate) struct Holds {
     traffic: TrafficPolicy,
     spans: Option<Arc<Spans>>,
     limits: Limits,
+    compression: Compressions,
 }
 
 impl Rules for Holds {
@@ -105,6 +108,10 @@ impl Rules for Holds {
 
     fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    fn compression(&self) -> &Compressions {
+        &self.compression
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {
@@ -176,6 +183,7 @@ impl Position for Place {
         let (service, rate_limits) =
             (ServiceName::new("app", "web"), self.0.rate_limits.borrow().clone());
         let limits = self.0.limits.borrow().clone();
+        let compression = self.0.compression.borrow().clone();
         let world = self.0.clone();
         let held = Holds {
             table,
@@ -183,6 +191,7 @@ impl Position for Place {
             authorizers,
             service,
             limits,
+            compression,
             rate_limits,
             world,
             traffic,

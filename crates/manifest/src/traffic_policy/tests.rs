@@ -253,6 +253,71 @@ fn what_is_wrong_in_limits_spoils_them() {
 }
 
 #[test]
+fn compression_is_read_with_its_defaults() {
+    use ambit_model::http::compression::Coding;
+    let read = |value: Value| {
+        let found = with_section("compression", value.clone());
+        assert_eq!(found.wrong(), None, "{value}");
+        assert!(found.has(Section::Compression) && !found.has(Section::Limits));
+        (*found.compression.expect("the section")).clone()
+    };
+    assert_eq!(read(json!({})), Compressed::default());
+    let all = json!({
+        "algorithms": ["gzip", "br"], "minBytes": 0, "contentTypes": ["Text/HTML", "image/*"],
+    });
+    let expected = Compressed {
+        codings: vec![Coding::Gzip, Coding::Brotli],
+        min_bytes: 0,
+        content_types: vec!["text/html".into(), "image/*".into()],
+    };
+    assert_eq!(read(all), expected);
+    assert!(read(json!({"algorithms": []})).codings.is_empty());
+}
+
+#[test]
+fn of_what_is_wrong_in_compression_nothing_is_compressed_and_nothing_refused() {
+    for (compression, at) in [
+        (json!({"algorithms": ["zstd"]}), ".algorithms[0]"),
+        (json!({"algorithms": ["br", "GZIP"]}), ".algorithms[1]"),
+        (json!({"algorithms": ["br", "br"]}), ".algorithms[1]"),
+        (json!({"minBytes": -1}), ".minBytes"),
+        (json!({"minBytes": 1_073_741_825_u64}), ".minBytes"),
+        (json!({"contentTypes": []}), ".contentTypes"),
+        (json!({"contentTypes": vec!["text/a"; 65]}), ".contentTypes"),
+        (json!({"contentTypes": ["text/html", "text"]}), ".contentTypes[1]"),
+        (json!({"contentTypes": ["*/*"]}), ".contentTypes[0]"),
+        (json!({"contentTypes": ["text/html; charset=utf-8"]}), ".contentTypes[0]"),
+        (json!({"contentTypes": ["text/x*"]}), ".contentTypes[0]"),
+        (json!({"contentTypes": ["/"]}), ".contentTypes[0]"),
+    ] {
+        let found = with_section("compression", compression.clone());
+        let first = found.remarks.first().unwrap_or_else(|| panic!("{compression} is wrong"));
+        assert_eq!(first.at.as_str(), format!("spec.compression{at}"), "{compression}");
+        assert_eq!(found.compression.as_deref(), Some(&Compressed::none()), "{compression}");
+        assert!(!found.refuses(), "{compression}");
+        let targets = json!([{"group": "", "kind": "Service", "name": "web"}]);
+        let both = |limits: Value| {
+            let spec = json!({"targetRefs": targets, "compression": compression, "limits": limits});
+            meaning(&spec).refuses()
+        };
+        assert!(!both(json!({"maxBodyBytes": 1})) && both(json!({"maxBodyBytes": 0})));
+    }
+}
+
+#[test]
+fn responses_of_grpc_are_not_compressed() {
+    let found = meaning(&json!({
+        "targetRefs": [
+            {"group": "", "kind": "Service", "name": "web"},
+            {"group": "gateway.networking.k8s.io", "kind": "GRPCRoute", "name": "web"},
+        ],
+        "compression": {},
+    }));
+    let wrong = found.wrong().expect("it is wrong");
+    assert!(wrong.starts_with("spec.targetRefs[1]: ") && !found.refuses(), "{wrong}");
+}
+
+#[test]
 fn health_checks_are_read_with_their_defaults() {
     let http = json!({"path": "/healthz", "hostname": "h", "expectedStatuses": [204, "200-202"]});
     let found = with_section("healthCheck", json!({"type": "HTTP", "http": http}));

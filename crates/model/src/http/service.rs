@@ -11,6 +11,7 @@ use crate::http::attached::{Attached, Compile};
 use crate::http::authentication::Authentication;
 use crate::http::authorizer::Authorizer;
 use crate::http::bytes::{self, BytesRoutes, BytesTable};
+use crate::http::compression::Compressions;
 use crate::http::health::HealthCheck;
 use crate::http::limits::Limits;
 use crate::http::rate_limit::RateLimits;
@@ -45,6 +46,8 @@ pub struct ServiceHttp {
     pub traffic: Traffic,
     /// How much its requests may be.
     pub limits: Limits,
+    /// Which of its responses are compressed.
+    pub compression: Compressions,
     /// How its endpoints are checked, if they are.
     pub health_check: Option<HealthCheck>,
     /// Parts of its endpoints, by the names that a DestinationRule gives them.
@@ -106,6 +109,7 @@ impl ServiceHttp {
             rate_limits: RateLimits::default(),
             traffic: Traffic::default(),
             limits: Limits::default(),
+            compression: Compressions::default(),
             health_check: None,
             subsets: BTreeMap::new(),
             telemetry: Telemetry::default(),

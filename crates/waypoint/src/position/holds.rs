@@ -11,6 +11,7 @@ use ambit_model::http::authentication::Authentication;
 use ambit_model::http::authorize::{Asked, RequestJudgement, authorize};
 use ambit_model::http::authorizer::Authorizer;
 use ambit_model::http::bytes::{BytesRule, Connection, NoBytesRoute};
+use ambit_model::http::compression::Compressions;
 use ambit_model::http::elsewhere;
 use ambit_model::http::gateway::{Gateway, HostRoutes};
 use ambit_model::http::head as model;
@@ -135,6 +136,10 @@ impl Rules for Holds {
 
     fn limits(&self) -> &Limits {
         &self.http.limits
+    }
+
+    fn compression(&self) -> &Compressions {
+        &self.http.compression
     }
 
     fn judge(&self, asked: &Asked<'_>) -> RequestJudgement {

@@ -22,6 +22,7 @@ mod action;
 mod authentication;
 mod authorizer;
 mod certificate;
+mod compression;
 mod connections;
 mod gateway;
 mod health;

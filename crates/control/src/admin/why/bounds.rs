@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use ambit_manifest::Kind;
 use ambit_manifest::traffic_policy::Section;
+use ambit_model::http::compression::Compression;
 use ambit_model::http::health::{HealthCheck, Probe};
 use ambit_model::http::limits::RequestLimits;
 use ambit_model::http::rule::{Destination, Origin, Retry, Rule};
+use ambit_model::http::service::ServiceHttp;
 use ambit_model::http::traffic::{Ejection, Limits, TrafficPolicy};
 use ambit_model::names::ServiceName;
 use ambit_wire::admin::{BackendCheck, Bound};
@@ -63,20 +65,37 @@ pub(super) fn of_rule(rule: &Rule) -> Vec<Bound> {
     all(said, None, &from)
 }
 
-/// What a TrafficPolicy says of the size and the time of a request.
+/// What TrafficPolicies say of the size and the time of a request, and of its response.
 pub(super) fn of_request(
     fronted: &Fronted<'_>,
-    limits: &RequestLimits,
+    http: &ServiceHttp,
     route: Option<&Origin>,
 ) -> Vec<Bound> {
-    let said = [
+    let from = |section| fronted.policy(section, route).unwrap_or_default();
+    let limits = http.limits.of(route, &fronted.name);
+    let compression = http.compression.of(route, &fronted.name);
+    let limited = limits.map(|it| all(sizes(it), None, &from(Section::Limits)));
+    let compressed = compression
+        .map(|it| all([("compression", Some(codings(it)))], None, &from(Section::Compression)));
+    limited.into_iter().chain(compressed).flatten().collect()
+}
+
+fn sizes(limits: &RequestLimits) -> [Said; 5] {
+    [
         ("maxHeaderBytes", number(limits.head_bytes)),
         ("maxHeaders", number(limits.fields)),
         ("maxBodyBytes", limits.body_bytes.map(|it| it.to_string())),
         ("bodyTimeout", time(limits.body_timeout)),
         ("streamIdleTimeout", time(limits.idle_timeout)),
-    ];
-    all(said, None, &fronted.policy(Section::Limits, route).unwrap_or_default())
+    ]
+}
+
+fn codings(compression: &Compression) -> String {
+    let names: Vec<&str> = compression.codings.iter().map(|it| it.name()).collect();
+    match names[..] {
+        [] => "no response is compressed".to_owned(),
+        _ => format!("{} from {} bytes", names.join(" or "), compression.min_bytes),
+    }
 }
 
 /// What DestinationRules say of backends. What is about requests is left out for bytes.

@@ -228,7 +228,7 @@ impl One<'_> {
             None => Backend::all(self.fronted, rule.map(destinations)),
         };
         let of_rule = rule.filter(|_| status.is_none()).map(bounds::of_rule);
-        let of_request = sizes.map(|it| bounds::of_request(self.fronted, it, origin));
+        let of_request = is_limited.then(|| bounds::of_request(self.fronted, self.http, origin));
         let of_backends = bounds::of_backends(self.fronted, &backends, true);
         let said = of_rule.into_iter().chain(of_request).flatten();
         explanation.request = Some(admin::RequestAnswer {

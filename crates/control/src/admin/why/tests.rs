@@ -399,12 +399,14 @@ fn what_bounds_a_request_is_named_with_where_it_is_written() {
     let limits = json!({"targetRefs": targets, "limits": {"maxBodyBytes": 1024}});
     let check = json!({"type": "HTTP", "http": {"path": "/healthz"}, "interval": "5s"});
     let check = json!({"targetRefs": targets, "healthCheck": check});
+    let pages = json!({"targetRefs": targets, "compression": {"algorithms": ["gzip", "br"]}});
     let rule = json!({"spec": {"host": "web", "trafficPolicy": {
         "connectionPool": {"tcp": {"maxConnections": 7}},
         "outlierDetection": {"consecutive5xxErrors": 3, "maxEjectionPercent": 50}}}});
     builder.apply([
         put(Kind::TrafficPolicy, "sizes", json!({"spec": limits})),
         put(Kind::TrafficPolicy, "well", json!({"spec": check})),
+        put(Kind::TrafficPolicy, "pages", json!({"spec": pages})),
         put(Kind::DestinationRule, "pool", rule),
     ]);
     let ask = |builder: &Builder, path: &str| {
@@ -423,6 +425,8 @@ fn what_bounds_a_request_is_named_with_where_it_is_written() {
         bounds,
         [
             "maxBodyBytes 1024 of request by TrafficPolicy app/sizes".to_owned(),
+            "compression gzip or br from 1024 bytes of request by TrafficPolicy app/pages"
+                .to_owned(),
             "maxConnections 7 of app/web by DestinationRule app/pool".to_owned(),
             format!("outlierDetection {outliers} of app/web by DestinationRule app/pool"),
         ]

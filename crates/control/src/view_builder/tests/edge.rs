@@ -255,7 +255,7 @@ fn policies_of_a_gateway_are_those_of_its_service() {
     }
     let limit = |name: &str, kind: &str, target: &str| {
         let spec = json!({"targetRefs": [{"group": gateways, "kind": kind, "name": target}],
-            "limits": {"maxBodyBytes": 7}});
+            "limits": {"maxBodyBytes": 7}, "compression": {}});
         put(
             Kind::TrafficPolicy,
             &json!({"metadata": meta("infra", name, &json!({})), "spec": spec}),
@@ -269,6 +269,9 @@ fn policies_of_a_gateway_are_those_of_its_service() {
     let limits = &builder.view().http_service(&own).expect("it is known").limits;
     assert!(limits.service.is_some());
     assert_eq!(limits.routes.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["r"]);
+    let compression = &builder.view().http_service(&own).expect("it is known").compression;
+    assert!(compression.service.is_some());
+    assert_eq!(compression.routes.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["r"]);
     let (name, known) = builder.store().traffic_policies().iter().next().expect("a policy");
     let conditions = crate::view_builder::traffic_policies::conditions(&builder, name, known);
     assert_eq!(conditions[0].1.reason, "Accepted", "{}", conditions[0].1.message);

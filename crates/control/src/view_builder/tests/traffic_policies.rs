@@ -183,6 +183,8 @@ fn each_section_is_decided_for_itself() {
         early("counted", &web()),
         policy("small", waypoint(), "limits", json!({"maxBodyBytes": 10})),
         policy("large", of_route(Some("slow")), "limits", json!({"maxBodyBytes": 99})),
+        policy("pages", waypoint(), "compression", json!({})),
+        policy("secrets", of_route(Some("slow")), "compression", json!({"algorithms": []})),
         policy("well", waypoint(), "healthCheck", json!({"type": "TCP", "interval": "9s"})),
     ]);
     let web = |builder: &Builder| {
@@ -191,32 +193,51 @@ fn each_section_is_decided_for_itself() {
     };
     let service = web(&builder);
     assert_eq!(deciding(&builder), "counted counted counted");
-    let body = |rule: Option<&str>| {
-        let origin = rule.map(|rule| Origin {
+    let origin = |rule: Option<&str>| {
+        rule.map(|rule| Origin {
             kind: RouteKind::HttpRoute,
             namespace: "shop".into(),
             name: "web".into(),
             created_unix_s: 0,
             index: 0,
             rule_name: Some(rule.into()),
-        });
-        service.limits.of(origin.as_ref(), &service.service).and_then(|it| it.body_bytes)
+        })
     };
+    let body = |rule: Option<&str>| {
+        let limits = service.limits.of(origin(rule).as_ref(), &service.service);
+        limits.and_then(|it| it.body_bytes)
+    };
+    let codings = |rule: Option<&str>| {
+        let compression = service.compression.of(origin(rule).as_ref(), &service.service);
+        compression.map(|it| it.codings.len())
+    };
+    assert_eq!(
+        [codings(Some("slow")), codings(Some("fast")), codings(None)],
+        [Some(0), Some(2), Some(2)]
+    );
     assert_eq!(
         [body(Some("slow")), body(Some("fast")), body(None)],
         [Some(99), Some(10), Some(10)]
     );
     let interval = service.health_check.as_ref().map(|it| it.interval.as_secs());
     assert_eq!(interval, Some(9));
-    let accepted = ["counted", "large", "small", "well"].map(|it| format!("{it}: Accepted"));
+    let accepted = ["counted", "large", "pages", "secrets", "small", "well"]
+        .map(|it| format!("{it}: Accepted"));
     assert_eq!(told(&builder), accepted);
     builder.apply([
         delete(Kind::TrafficPolicy, "shop", "well"),
         policy("small", waypoint(), "limits", json!({"maxBodyBytes": -1})),
+        policy("secrets", of_route(Some("slow")), "compression", json!({"minBytes": -1})),
     ]);
     let service = web(&builder);
     assert_eq!(service.health_check, None);
     assert!(service.limits.of(None, &service.service).expect("they hold").problem.is_some());
+    let secrets = service.compression.of(origin(Some("slow")).as_ref(), &service.service);
+    assert_eq!(secrets.map(|it| it.codings.len()), Some(0));
+    let mut policies = builder.store().traffic_policies().iter();
+    let (name, known) = policies.find(|it| *it.0.name == *"secrets").expect("it is there");
+    let message = &conditions(&builder, name, known)[0].1.message;
+    assert!(message.ends_with("no response that this section is for is compressed"), "{message}");
 }
 
 /// A consumer's policy would otherwise lift what the service's namespace says.

@@ -7,7 +7,7 @@ use ambit_model::http::rule::{Destination, Retry};
 use ambit_model::http::traffic::TrafficPolicy;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::carry::{Carried, Counts, Terms, Until, carry};
+use super::carry::{Carried, Counts, Decided, Terms, Until, carry};
 use super::changes::change_response;
 use super::limited;
 use super::room::{self, Bounded, CONNECT_TIMEOUT, Full, Room, bounded_by};
@@ -28,7 +28,10 @@ use crate::engine::upstream::h1::Connection;
 use crate::engine::upstream::pool::{Key, Shared};
 use crate::engine::upstream::{Reading, Sending, h2};
 use crate::engine::{Engine, cors, filters};
+use crate::fields::Fields;
+use crate::h1::framing::ResponseBody;
 use crate::head::ResponseHead;
+use crate::refused::Refused;
 
 /// An attempt that failed, and what the client is told if it is the last.
 pub(super) struct Failed {
@@ -62,6 +65,19 @@ struct Plan<'p> {
 impl Plan<'_> {
     fn bounded(&self) -> Bounded<'_> {
         Bounded { service: &self.service, limits: &self.traffic.limits }
+    }
+
+    /// Has the client keep to the endpoint that has answered, where its session asks for that.
+    fn keep_session(&self, endpoint: &Text, fields: &mut Fields) -> Result<(), Refused> {
+        let (sticky, backend) = (&self.sticky, self.changes.of_several());
+        let session = self.changes.rule.and_then(|it| it.session.as_ref());
+        let kept = session.and_then(|it| session::answer(it, sticky, backend, endpoint));
+        let cookie = sticky.new_cookie.clone().map(|it| ("set-cookie".to_owned(), it));
+        for (name, value) in kept.into_iter().chain(cookie) {
+            let put = fields.append(name.as_str(), value.as_bytes());
+            put.map_err(|_| Refused::HeadTooLarge)?;
+        }
+        Ok(())
     }
 }
 
@@ -331,10 +347,11 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             let cors = rule.cors.as_ref()?;
             Some((cors, cors::allowed_origin(cors, &self.head.fields)?))
         });
-        let session = plan.changes.rule.and_then(|it| it.session.as_ref());
+        let (compression, asked) = (self.compression.as_ref(), &self.head.fields);
+        let room = self.engine.settings.pressure.encoders();
         let (limited, keeps_response) = (self.limited.as_ref(), self.rules.keeps_response());
         let heard = std::cell::RefCell::new((0, None, None));
-        let decide = |head: &mut ResponseHead| {
+        let decide = |head: &mut ResponseHead, body: ResponseBody| {
             let grpc = grpc_status_of(&head.fields);
             let why = Why::Status(head.status.code(), grpc);
             // What is not sent is lost: only if another attempt is sure to follow.
@@ -344,7 +361,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
                 && let Some(held) = loads.retry(&plan.service, &plan.traffic)
             {
                 reserved.replace(Some(held));
-                return Ok(false);
+                return Ok(Decided::Again);
             }
             for changes in plan.changes.response() {
                 filters::change_response(head, changes)?;
@@ -354,18 +371,13 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             if let Some((cors, origin)) = origin {
                 cors::share(&mut head.fields, cors, origin)?;
             }
-            let (sticky, backend) = (&plan.sticky, plan.changes.of_several());
-            let kept = session.and_then(|it| session::answer(it, sticky, backend, &endpoint.uid));
-            let cookie = plan.sticky.new_cookie.clone().map(|it| ("set-cookie".to_owned(), it));
-            for (name, value) in kept.into_iter().chain(cookie) {
-                let put = head.fields.append(name.as_str(), value.as_bytes());
-                put.map_err(|_| crate::refused::Refused::HeadTooLarge)?;
-            }
+            plan.keep_session(&endpoint.uid, &mut head.fields)?;
+            let encoder = compression.and_then(|it| it.decide(asked, head, body, room));
             let fields = keeps_response.then(|| head.fields.clone());
             heard.replace((head.status.code(), grpc, fields));
             // There is no other attempt: nothing more is kept for one.
             read.give_up();
-            Ok(true)
+            Ok(Decided::Sent(encoder))
         };
         let (body, respond) = (&mut self.body, &mut self.respond);
         let (up, down, counts) = (&mut sending, &mut reading, &terms.counts);

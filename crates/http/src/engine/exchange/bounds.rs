@@ -1,11 +1,12 @@
 //! How much a request may be, and how long it may take: what its route or service says, and the
-//! settings where these say nothing.
+//! settings where these say nothing. And whether its response may be compressed.
 
 use ambit_model::http::limits::RequestLimits;
 
 use super::watch::Ended;
 use super::{Exchange, malformed};
 use crate::engine::answer::Answer;
+use crate::engine::compression::Wanted;
 use crate::engine::piece::{BodyBounds, Source};
 use crate::engine::position::{Position, Rules as _};
 use crate::engine::record::Flags;
@@ -19,7 +20,10 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
     pub(super) fn bound(&mut self) -> Result<(), Ended> {
         let settings = &self.engine.settings;
         let origin = self.rule.as_ref().map(|(rule, _)| &rule.origin);
-        let limits = self.rules.limits().of(origin, self.rules.rate_limits().0);
+        let service = self.rules.rate_limits().0;
+        let compression = self.rules.compression().of(origin, service);
+        self.compression = compression.map(|it| Wanted::of(it, &self.head));
+        let limits = self.rules.limits().of(origin, service);
         if let Some(limits) = limits {
             self.bound_head(limits)?;
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ambit_model::http::rule::Timeouts;
 use tokio::time::{Instant, sleep_until};
 
+use crate::engine::compression::{Coded, Encoder};
 use crate::engine::piece::{Broken, Sink, Source, Stopped, Tally, grpc_status, pump, settle};
 use crate::engine::quiet::quiet;
 use crate::engine::record::Record;
@@ -18,6 +19,7 @@ use crate::engine::respond::Respond;
 use crate::engine::upstream::heard::Heard;
 use crate::engine::upstream::{Reading, Sending};
 use crate::fields::Field;
+use crate::h1::framing::ResponseBody;
 use crate::head::ResponseHead;
 use crate::refused::Refused;
 
@@ -51,11 +53,21 @@ pub(super) enum Carried {
     Unsendable(Broken),
 }
 
+/// What becomes of a response whose head has come.
+pub(super) enum Decided {
+    /// Another attempt is made.
+    Again,
+    /// It is sent to the client, through an encoder if there is one.
+    Sent(Option<Box<Encoder>>),
+}
+
 /// What is counted on the way.
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) received: Tally,
     pub(super) sent: Tally,
+    /// Bytes of a response that was compressed, as they are sent.
+    coded: Cell<Option<u64>>,
     /// From the request's head to the response's.
     pub(super) upstream_time: Cell<Option<Duration>>,
 }
@@ -63,13 +75,13 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn new(is_grpc: bool) -> Self {
         let (received, sent) = (Tally::new(is_grpc), Tally::new(is_grpc));
-        Self { received, sent, upstream_time: Cell::default() }
+        Self { received, sent, coded: Cell::default(), upstream_time: Cell::default() }
     }
 
     /// Notes them in the record.
     pub(super) fn note(&self, record: &mut Record) {
         record.received_bytes = self.received.bytes.get();
-        record.sent_bytes = self.sent.bytes.get();
+        record.sent_bytes = self.coded.get().unwrap_or(self.sent.bytes.get());
         record.messages = (self.received.messages(), self.sent.messages());
         record.upstream_time = self.upstream_time.get();
     }
@@ -110,16 +122,16 @@ pub(super) struct Terms {
     pub(super) counts: Counts,
 }
 
-/// Carries one exchange. `decide` looks at the response's head, changes it, and says whether it is
-/// sent; if not, another attempt follows. `denied` waits until the policies do not allow the
-/// request any more, which concerns what is behind an upgrade.
+/// Carries one exchange. `decide` looks at the response's head, changes it, and says what becomes
+/// of the response. `denied` waits until the policies do not allow the request any more, which
+/// concerns what is behind an upgrade.
 pub(super) async fn carry<B: Source, R: Respond>(
     body: &mut Replay<B>,
     respond: &mut R,
     sending: &mut Sending<'_>,
     reading: &mut Reading<'_>,
     terms: &Terms,
-    decide: impl FnOnce(&mut ResponseHead) -> Result<bool, Broken>,
+    decide: impl FnOnce(&mut ResponseHead, ResponseBody) -> Result<Decided, Broken>,
     denied: impl Future<Output = String>,
 ) -> Carried {
     let counts = &terms.counts;
@@ -154,16 +166,21 @@ pub(super) async fn carry<B: Source, R: Respond>(
             }
         };
         counts.upstream_time.set(Some(started.elapsed()));
-        match decide(&mut head) {
-            Ok(true) => {}
-            Ok(false) => return Carried::Again(head.status.code(), grpc_status(&head.fields)),
+        let encoder = match decide(&mut head, framing.body) {
+            Ok(Decided::Sent(encoder)) => encoder,
+            Ok(Decided::Again) => {
+                return Carried::Again(head.status.code(), grpc_status(&head.fields));
+            }
             Err(broken) => return Carried::Unsendable(broken),
-        }
-        if let Err(broken) = respond.begin(&head, framing.body, framing.upgrade) {
+        };
+        // Nobody knows how long it is when it is compressed.
+        let body = encoder.as_ref().map_or(framing.body, |_| ResponseBody::Chunked);
+        if let Err(broken) = respond.begin(&head, body, framing.upgrade) {
             return Carried::ClientGone(broken);
         }
         if framing.upgrade.is_none() {
-            let download = pump(reading, respond, &counts.sent);
+            let mut coded = Coded::new(respond, encoder, &counts.coded);
+            let download = pump(reading, &mut coded, &counts.sent);
             return both(upload, &is_uploaded, download, terms, silent).await;
         }
     }

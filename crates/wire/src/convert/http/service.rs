@@ -10,7 +10,7 @@ use ambit_model::names::ServiceName;
 
 use super::super::{ConvertError, Problem, each, known, port, text};
 use super::{
-    authentication, authorizer, by_name, connections, health, inner, limits, optional,
+    authentication, authorizer, by_name, compression, connections, health, inner, limits, optional,
     optional_string, optional_text, policy_name, policy_name_message, rate_limit, rule, strings,
     telemetry, traffic,
 };
@@ -46,6 +46,8 @@ impl TryFrom<proto::Service> for ServiceHttp {
                 .unwrap_or_default(),
             limits: optional("request_limits", message.request_limits, limits::limits)?
                 .unwrap_or_default(),
+            compression: optional("compressions", message.compressions, compression::compressions)?
+                .unwrap_or_default(),
             health_check: optional("health_check", message.health_check, health::check)?,
         })
     }
@@ -68,6 +70,7 @@ impl From<&ServiceHttp> for proto::Service {
             subsets: it.subsets.iter().map(subset_message).collect(),
             telemetry: telemetry::message(&it.telemetry),
             request_limits: limits::message(&it.limits),
+            compressions: compression::message(&it.compression),
             health_check: it.health_check.as_ref().map(health::message),
         }
     }

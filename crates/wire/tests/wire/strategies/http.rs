@@ -380,7 +380,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
         (rate_limit::limits(), traffic()),
         btree_map(word(), subset, 0..3),
         telemetry::telemetry(),
-        (bounds::limits(), option::of(bounds::health_check())),
+        (bounds::limits(), bounds::compressions(), option::of(bounds::health_check())),
     )
         .prop_map(
             |(
@@ -392,7 +392,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                 (rate_limits, traffic),
                 subsets,
                 telemetry,
-                (limits, health_check),
+                (limits, compression, health_check),
             )| {
                 ServiceHttp {
                     service,
@@ -407,6 +407,7 @@ pub(crate) fn service() -> impl Strategy<Value = ServiceHttp> {
                     subsets,
                     telemetry,
                     limits,
+                    compression,
                     health_check,
                 }
             },

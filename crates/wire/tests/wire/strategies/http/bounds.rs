@@ -1,7 +1,9 @@
-//! Arbitrary limits of requests and health checks.
+//! Arbitrary limits of requests, compression of responses, and health checks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use ambit_model::http::compression::{Coding, Compression, Compressions, RouteCompression};
 use ambit_model::http::health::{HealthCheck, Probe};
 use ambit_model::http::limits::{Limits, RequestLimits, RouteLimits};
 use ambit_model::http::rule::RouteKind;
@@ -39,6 +41,29 @@ fn request_limits() -> impl Strategy<Value = RequestLimits> {
         idle_timeout: times.1,
         problem,
     })
+}
+
+pub(super) fn compressions() -> impl Strategy<Value = Compressions> {
+    let kind = select(vec![RouteKind::HttpRoute, RouteKind::VirtualService]);
+    let route = (kind, word(), word(), option::of(word()), compression()).prop_map(
+        |(kind, namespace, name, rule_name, compression)| RouteCompression {
+            kind,
+            namespace,
+            name,
+            rule_name,
+            compression,
+        },
+    );
+    (option::of(compression()), vec(route, 0..2))
+        .prop_map(|(service, routes)| Compressions { service, routes })
+}
+
+fn compression() -> impl Strategy<Value = Arc<Compression>> {
+    (vec(select(Coding::ALL.to_vec()), 0..3), any::<u64>(), vec(word(), 0..3)).prop_map(
+        |(codings, min_bytes, content_types)| {
+            Arc::new(Compression { codings, min_bytes, content_types })
+        },
+    )
 }
 
 pub(super) fn health_check() -> impl Strategy<Value = HealthCheck> {
