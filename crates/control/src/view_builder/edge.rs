@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ambit_manifest::gateway::acme;
+use ambit_manifest::gateway::acme::{self, Wanted};
 use ambit_manifest::gateway::attach::{Attaching, Attachment, attach};
 use ambit_manifest::gateway::listeners::{Fault, Judged, Protocol, judge_all};
 use ambit_manifest::gateway::sets::ListenerSet;
@@ -186,10 +186,15 @@ impl<'a> Edge<'a> {
     }
 
     /// What it answers to directories.
-    fn challenges(&self, store: &Store) -> Vec<model::Challenge> {
+    pub(crate) fn challenges(&self, store: &Store) -> Vec<model::Challenge> {
         let named = waypoint::names(self.gateway, Position::Edge).objects;
         let service = store.service(&ObjectName::new(&self.name.namespace, &named));
         acme::challenges(service.and_then(|it| it.object.metadata.annotations.as_ref()))
+    }
+
+    /// The Secrets for which it asks a directory for certificates.
+    pub(crate) fn wanted(&self) -> Wanted {
+        acme::wanted(self.gateway, &self.listeners)
     }
 
     /// What is spoken at a listener; nothing if it is not served.
