@@ -345,7 +345,8 @@ impl Jwks {
     }
 }
 
-fn system_roots(named: Option<PathBuf>) -> Option<Vec<u8>> {
+/// The roots that the system believes, as PEM.
+pub(crate) fn system_roots(named: Option<PathBuf>) -> Option<Vec<u8>> {
     let all = named.into_iter().chain(SYSTEM_ROOTS.iter().map(PathBuf::from));
     all.filter_map(|path| std::fs::read(path).ok()).next()
 }

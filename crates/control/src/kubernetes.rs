@@ -4,6 +4,7 @@
 //! (go on with what is known, try again) from one that says no (tell the operator). Nothing here
 //! knows what is asked.
 
+pub(crate) mod acme;
 mod bindings;
 mod classes;
 pub(crate) mod client_roots;

@@ -20,6 +20,7 @@
 //! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |
 //! | `durable` | whole files |
 
+mod acme;
 mod admin;
 mod attached;
 mod authentication;

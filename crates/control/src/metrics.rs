@@ -25,6 +25,11 @@ struct ReasonLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabel {
     component: &'static str,
     tag: &'static str,
@@ -44,6 +49,7 @@ pub(crate) struct Metrics {
     refused: Family<ReasonLabel, Counter>,
     signer_expiry: Gauge,
     revoked: Gauge,
+    orders: Family<OutcomeLabel, Counter>,
 }
 
 impl Metrics {
@@ -62,6 +68,7 @@ impl Metrics {
             refused: Family::default(),
             signer_expiry: Gauge::default(),
             revoked: Gauge::default(),
+            orders: Family::default(),
         };
         metrics.register();
         metrics
@@ -96,6 +103,8 @@ impl Metrics {
             "Certificates on the revocation list",
             self.revoked.clone(),
         );
+        let help = "Certificates ordered from directories for gateways";
+        registry.register("ambit_acme_orders", help, self.orders.clone());
         let build = Family::<BuildLabel, Gauge>::default();
         let label = BuildLabel { component: "pilot", tag: env!("CARGO_PKG_VERSION") };
         build.get_or_create(&label).set(1);
@@ -139,6 +148,12 @@ impl Metrics {
     /// A certificate was issued.
     pub(crate) fn issued(&self) {
         self.issued.inc();
+    }
+
+    /// A directory was asked for a certificate for a gateway, which has it now or has not.
+    pub(crate) fn ordered(&self, is_issued: bool) {
+        let outcome = if is_issued { "issued" } else { "failed" };
+        self.orders.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     /// A certificate was refused.

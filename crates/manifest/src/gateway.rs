@@ -7,6 +7,7 @@
 //! of either. Gateways of other classes are read and belong to other controllers. Nothing here may
 //! accept a listener that is not served.
 
+pub mod acme;
 pub mod attach;
 pub mod listeners;
 pub mod sets;

@@ -24,12 +24,15 @@ const LABELS: [&str; 11] = [
 ];
 /// Annotation keys that users write and Ambit reads, but for that of a policy's condition, whose
 /// slips are errors.
-const ANNOTATIONS: [&str; 5] = [
+const ANNOTATIONS: [&str; 8] = [
     annotations::BYPASS_INBOUND_CAPTURE,
     annotations::USE_WAYPOINT_CANARY_WEIGHT,
     annotations::GATEWAY_NAME_OVERRIDE,
     annotations::GATEWAY_SERVICE_ACCOUNT,
     annotations::DRY_RUN,
+    annotations::ACME_DIRECTORY,
+    annotations::ACME_EMAIL,
+    annotations::ACME_DIRECTORY_CA,
 ];
 /// How many letters of a key may be wrong for it to be taken for a slip.
 const SLIPS_MAX: usize = 2;
@@ -78,6 +81,10 @@ mod tests {
         for (key, expected) in [
             ("istio.io/dryrun", Some(annotations::DRY_RUN)),
             ("istio.io/dry-run", None),
+            ("ambit.io/acme-directry", Some(annotations::ACME_DIRECTORY)),
+            ("ambit.io/acme-directory", None),
+            ("ambit.io/acme-directory-ca", None),
+            ("ambit.io/acme-mail", Some(annotations::ACME_EMAIL)),
             ("kubectl.kubernetes.io/last-applied-configuration", None),
         ] {
             assert_eq!(meant_annotation(key), expected, "{key}");

@@ -3,6 +3,7 @@
 //! Each object is checked alone here; `manifest::check` checks references between objects. Nothing
 //! here may change an object.
 
+mod acme;
 pub(crate) mod authentication;
 pub(crate) mod core;
 pub(crate) mod edge;

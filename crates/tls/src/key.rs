@@ -74,8 +74,8 @@ impl WorkloadKey {
         self.pkcs8.clone()
     }
 
-    /// The key as PKCS#8 PEM, for other meshes' programs: those that a benchmark compares with read
-    /// nothing else.
+    /// The key as PKCS#8 PEM, for the Secret of a gateway, and for other meshes' programs: those
+    /// that a benchmark compares with read nothing else.
     pub fn to_pkcs8_pem(&self) -> Zeroizing<String> {
         private_key_pem(&self.pkcs8)
     }
@@ -88,6 +88,14 @@ impl WorkloadKey {
         params.subject_alt_names = vec![SanType::URI(uri)];
         let request = params.serialize_request(self).map_err(KeyError::Request)?;
         Ok(encode_pem("CERTIFICATE REQUEST", request.der()))
+    }
+
+    /// The same for a server of these DNS names, as DER: for an authority that proves them itself.
+    pub fn server_csr_der(&self, hosts: &[String]) -> Result<Vec<u8>, KeyError> {
+        let mut params = CertificateParams::new(hosts).map_err(KeyError::Request)?;
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(self).map_err(KeyError::Request)?;
+        Ok(request.der().to_vec())
     }
 
     /// The key for rustls, which keeps a copy of its own (freed zeroized by AWS-LC).

@@ -20,6 +20,14 @@ pub const USE_WAYPOINT_CANARY_WEIGHT: &str = "istio.io/use-waypoint-canary-weigh
 pub const GATEWAY_NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
 /// On a Gateway: the account that its pods run as.
 pub const GATEWAY_SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
+/// On a Gateway: the URL of the directory from which it has its certificates (RFC 8555, 7.1.1).
+pub const ACME_DIRECTORY: &str = "ambit.io/acme-directory";
+/// On a Gateway: the address to which the directory's operator may write.
+pub const ACME_EMAIL: &str = "ambit.io/acme-email";
+/// On a Gateway: the ConfigMap with the roots by which the directory itself is verified.
+pub const ACME_DIRECTORY_CA: &str = "ambit.io/acme-directory-ca";
+/// On a Gateway's Service: what the gateway answers to a directory. Control writes it.
+pub const ACME_CHALLENGES: &str = "ambit.io/acme-challenges";
 /// On an AuthorizationPolicy: `true` puts it on trial.
 pub const DRY_RUN: &str = "istio.io/dry-run";
 /// On an AuthorizationPolicy: a CEL expression that must be true for one of its rules to match.

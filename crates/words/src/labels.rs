@@ -31,6 +31,8 @@ pub const GATEWAY_CLASS_NAME: &str = "gateway.networking.k8s.io/gateway-class-na
 pub const GATEWAY_MANAGED: &str = "gateway.istio.io/managed";
 /// On a ConfigMap of the mesh's namespace: the class whose Gateways its patches are for.
 pub const DEFAULTS_FOR_CLASS: &str = "gateway.istio.io/defaults-for-class";
+/// On a Secret: the Gateway for which control renews the certificate in it.
+pub const ACME: &str = "ambit.io/acme";
 /// The network of a pod.
 pub const NETWORK: &str = "topology.istio.io/network";
 /// The cluster that a workload is in, as preferences name it.

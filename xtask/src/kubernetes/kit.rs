@@ -12,6 +12,8 @@ const VERSION: (&str, &str, &str) = ("1", "36", "v1.36.3");
 /// The oldest Go that builds it.
 const GO_MINOR: u32 = 26;
 const SOURCE: &str = "e2e/kubernetes";
+/// The directory of ACME that certificates are ordered from.
+const PEBBLE: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble";
 /// The names by which the one binary is called.
 const PROGRAMS: [&str; 10] = [
     "balancer",
@@ -112,13 +114,14 @@ pub(super) fn build(state: &Path) -> Result<()> {
     go_build("cluster", ".", &flags, &programs.join("cluster"))?;
     go_build("cluster", "./pause", "-s -w", &programs.join("pause"))?;
     go_build("dns", ".", "-s -w", &programs.join("dns"))?;
+    go_build("pebble", PEBBLE, "-s -w", &programs.join("pebble"))?;
     for program in PROGRAMS {
         let link = programs.join(program);
         if !link.is_symlink() {
             std::os::unix::fs::symlink("cluster", &link).context("name a program")?;
         }
     }
-    for name in ["pause", "dns"] {
+    for name in ["pause", "dns", "pebble"] {
         let program = std::fs::read(programs.join(name)).context("read a program")?;
         let image = Image {
             name: format!("registry.local/{name}:1"),

@@ -8,6 +8,7 @@
 
 #![expect(clippy::unwrap_used, reason = "every function here is part of a test")]
 
+mod acme;
 mod bench;
 mod bookinfo;
 #[path = "../shared/bookinfo_steps.rs"]

@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::acme;
 use super::listener_sets::{Sets, Told};
 use super::merged::Edition;
 use super::parameters::Parameters;
@@ -68,6 +69,8 @@ pub(crate) struct Waypoints {
     pub(crate) client: Client,
     pub(crate) world: Arc<World>,
     pub(crate) leads: watch::Receiver<bool>,
+    /// What becomes of certificates.
+    pub(crate) certificates: watch::Receiver<acme::Told>,
     pub(crate) settings: Settings,
 }
 
@@ -119,6 +122,7 @@ impl Waypoints {
         let mut has_failed = false;
         loop {
             objects.mark_unchanged();
+            self.certificates.mark_unchanged();
             let leads = *self.leads.borrow_and_update();
             let written = if leads { self.step(&mut memory).await } else { Ok(()) };
             if !leads {
@@ -148,6 +152,7 @@ impl Waypoints {
                     _ = guard.draining() => return,
                     changed = objects.changed() => if changed.is_err() { return },
                     changed = self.leads.changed() => if changed.is_err() { return },
+                    Ok(()) = self.certificates.changed() => {}
                     () = tokio::time::sleep_until(memory.due()) => {}
                 }
             }
@@ -223,6 +228,9 @@ impl Waypoints {
                 listeners: edge.as_ref().map(|edge| edge.made(store)).unwrap_or_default(),
                 ..Made::default()
             };
+            if let Some(edge) = &edge {
+                acme::explain(edge, (name, &**gateway), &self.certificates.borrow(), &mut found);
+            }
             found.sets = edge.map_or(0, |edge| attached_sets(edge.listeners(), &found));
             let sets = Sets::of(store, name, gateway, position);
             Some(Asked { name: name.clone(), gateway: gateway.clone(), position, sets, found })
@@ -476,7 +484,13 @@ mod tests {
         registry.load(|events| world.apply(events)).await.unwrap();
         let settings = Settings { image: image.map(str::to_owned), pull_policy: None, mesh };
         let leads = watch::channel(true).1;
-        let waypoints = Waypoints { client: api.client(), world: Arc::new(world), leads, settings };
+        let waypoints = Waypoints {
+            client: api.client(),
+            world: Arc::new(world),
+            leads,
+            certificates: watch::channel(acme::Told::new()).1,
+            settings,
+        };
         waypoints.step(memory).await.unwrap();
         waypoints
     }

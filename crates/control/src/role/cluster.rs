@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use ambit_net::drain::Guard;
 use kube::Client;
+use tokio::sync::watch;
 
 use super::Parts;
 use crate::ca::cluster::ClusterAuthority;
 use crate::config::Config;
+use crate::jwks::system_roots;
+use crate::kubernetes::acme::Certificates;
 use crate::kubernetes::client_roots::ClientRootMaps;
 use crate::kubernetes::conditions::Conditions;
 use crate::kubernetes::election::Election;
@@ -48,10 +51,19 @@ impl Cluster {
             instance,
         };
         guard.spawn(conditions.run(guard.clone()));
+        let certificates = Certificates {
+            client: self.client.clone(),
+            world: parts.world.clone(),
+            leads: leads.clone(),
+            told: watch::Sender::default(),
+            metrics: parts.metrics.clone(),
+            system_roots: system_roots(config.jwks.system_roots.clone()),
+        };
         let waypoints = Waypoints {
             client: self.client.clone(),
             world: parts.world.clone(),
             leads: leads.clone(),
+            certificates: certificates.told.subscribe(),
             settings: Settings {
                 image: config.waypoint_image.clone(),
                 pull_policy: config.waypoint_pull_policy.clone(),
@@ -59,6 +71,7 @@ impl Cluster {
             },
         };
         guard.spawn(waypoints.run(guard.clone()));
+        guard.spawn(certificates.run(guard.clone()));
         let maps = ClientRootMaps { client: self.client.clone(), world: parts.world.clone() };
         guard.spawn(maps.run(guard.clone()));
         let roots = Roots {

@@ -56,6 +56,11 @@ impl Certificates {
         }
     }
 
+    /// The chain in a Secret, if it has a pair.
+    pub(crate) fn chain(&self, name: &ObjectName) -> Option<&str> {
+        self.secrets.get(name)?.pair.as_ref().ok().map(|pair| pair.chain_pem.as_str())
+    }
+
     /// The pair of a Secret, or why there is none that can be used.
     fn find(&self, name: &ObjectName) -> Result<&ServerCertificate, String> {
         let at = format!("{}/{}", name.namespace, name.name);

@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ambit_manifest::gateway::Gateway;
+use ambit_manifest::gateway::acme::{self, Wanted};
 use ambit_manifest::gateway::attach::{Attaching, Attachment, attach};
 use ambit_manifest::gateway::listeners::{Fault, Judged, Protocol, judge_all};
 use ambit_manifest::gateway::sets::ListenerSet;
+use ambit_manifest::gateway::{Gateway, Position};
 use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routing::{self, Parent, ParentKind, Routing};
-use ambit_manifest::waypoint::ListenerMade;
+use ambit_manifest::waypoint::{self, ListenerMade};
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::gateway::{
@@ -180,7 +181,20 @@ impl<'a> Edge<'a> {
             Some(listener.with_routes(attached.routes).with_bytes(attached.bytes))
         });
         let (proof, _) = certificates::proof(store, &self.name.namespace, &self.gateway.spec);
-        model::Gateway::new(service, listeners).with_proof(proof)
+        let gateway = model::Gateway::new(service, listeners).with_proof(proof);
+        gateway.with_challenges(self.challenges(store))
+    }
+
+    /// What it answers to directories.
+    pub(crate) fn challenges(&self, store: &Store) -> Vec<model::Challenge> {
+        let named = waypoint::names(self.gateway, Position::Edge).objects;
+        let service = store.service(&ObjectName::new(&self.name.namespace, &named));
+        acme::challenges(service.and_then(|it| it.object.metadata.annotations.as_ref()))
+    }
+
+    /// The Secrets for which it asks a directory for certificates.
+    pub(crate) fn wanted(&self) -> Wanted {
+        acme::wanted(self.gateway, &self.listeners)
     }
 
     /// What is spoken at a listener; nothing if it is not served.

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::gateway::acme::challenges;
 use ambit_manifest::istio::{
     AuthorizationPolicy, PeerAuthentication, RequestAuthentication, ServiceEntry, WorkloadEntry,
     WorkloadSelector,
@@ -318,7 +319,15 @@ impl Store {
             ),
             None => self.service_selectors.remove(&name),
         }
-        dirty.services.insert(services::service_name(mesh, &name));
+        let answers =
+            |record: &ServiceRecord| challenges(record.object.metadata.annotations.as_ref());
+        let service = services::service_name(mesh, &name);
+        if old.as_ref().map(answers).unwrap_or_default()
+            != record.as_ref().map(answers).unwrap_or_default()
+        {
+            dirty.gateways.extend(self.gateways.edge_behind(mesh, &service).cloned());
+        }
+        dirty.services.insert(service);
         self.mark_listed(&name.namespace, self.slices.of_service(&name), dirty);
         self.mark_of_entries(mesh, &name, dirty);
         replace(&mut self.services, name, record);

@@ -3,6 +3,7 @@
 //! | step | function |
 //! |---|---|
 //! | the path is normalised, the client is named, the trace is continued | [`Exchange::prepare`] |
+//! | a directory is given proof of a host | [`Exchange::prove_host`] |
 //! | authorization services are asked | [`Exchange::consult`] |
 //! | tokens are verified | [`Exchange::authenticate`] |
 //! | a rule is found; CORS and redirects are answered | [`Exchange::route`] |
@@ -241,6 +242,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
 
     async fn run(&mut self) -> Result<(), Ended> {
         self.prepare()?;
+        self.prove_host()?;
         self.consult().await?;
         self.authenticate()?;
         self.route().await?;
@@ -265,6 +267,16 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
         let own_name = self.engine.position.own_name();
         filters::identify(&mut self.head.fields, self.arrival, own_name, id).map_err(malformed)?;
         self.trace()
+    }
+
+    /// Answers a directory that asks for proof of a host. It has no token, is of no namespace, and
+    /// must not be led elsewhere: so this comes before policies and routes.
+    fn prove_host(&self) -> Result<(), Ended> {
+        let host = heads::lower_case(self.head.authority().host());
+        let path = self.head.path().map_or("", |it| it.path());
+        let Some(proof) = self.rules.challenge(&host, path) else { return Ok(()) };
+        let answer = Answer::new(200, Flags::None, "challenge", String::new());
+        Err(answer.with_body(proof.to_string()).into())
     }
 
     /// Verifies the request's tokens, which routes and policies may then ask for.

@@ -95,6 +95,11 @@ impl<'a> Routed<'a> {
 
 /// What holds for the requests of a connection at this moment.
 pub trait Rules {
+    /// What answers a request for this host, in lower case, and path before all else: the proof to
+    /// a directory that the host is served here (RFC 8555, 8.3).
+    fn challenge(&self, _host: &str, _path: &str) -> Option<&Text> {
+        None
+    }
     /// Who answers a request of this client.
     fn route(&self, head: &model::RequestHead<'_>) -> Routed<'_>;
     /// The authorization services that policies name.

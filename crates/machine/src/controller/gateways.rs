@@ -106,7 +106,7 @@ pub(super) fn step(
             Position::Edge => judge_all(&gateway.spec, &taken),
         };
         if position == Position::Edge {
-            made.listeners = listeners::listeners(store, &object, &judged);
+            made.listeners = listeners::listeners(store, &object, &gateway, &judged);
             made.unresolved = listeners::client_certificate(store, &object, &gateway);
             made.sets = attached_sets(&judged, &made);
         }

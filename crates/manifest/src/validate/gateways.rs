@@ -7,8 +7,8 @@ use ambit_words::annotations::GATEWAY_SERVICE_ACCOUNT;
 use ambit_words::labels::WAYPOINT_FOR;
 
 use super::core::number;
-use super::edge;
 use super::names::{dns_label, dns_subdomain, require};
+use super::{acme, edge};
 use crate::finding::{Issues, Path};
 use crate::gateway::sets::ListenerSet;
 use crate::gateway::{
@@ -53,6 +53,7 @@ pub(crate) fn gateway(gateway: &Gateway, issues: &mut Issues) {
     if let Some(position) = position {
         made(gateway, position, issues);
     }
+    acme::gateway(gateway, position, issues);
     traffic(gateway, issues);
 }
 

@@ -28,6 +28,8 @@ pub struct Gateway {
     pub service: ServiceName,
     /// What proves it to backends with which TLS is spoken.
     pub proof: Proof,
+    /// What it answers to who asks whether hosts are its own.
+    pub challenges: Vec<Challenge>,
     /// Its listeners of connections by port, the more specific host first.
     ports: BTreeMap<u16, Vec<Arc<Listener>>>,
     /// Its listeners of datagrams by port.
@@ -47,6 +49,20 @@ pub enum Proof {
         /// Why.
         problem: Text,
     },
+}
+
+/// Where a directory asks for the answer to a challenge: the token follows (RFC 8555, 8.3).
+const CHALLENGES_PATH: &str = "/.well-known/acme-challenge/";
+
+/// What a gateway answers to a directory that asks whether a host is its own: HTTP-01 of ACME.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Challenge {
+    /// The host, in lower case.
+    pub host: Text,
+    /// What the directory asks for.
+    pub token: Text,
+    /// The answer.
+    pub answer: Text,
 }
 
 /// Where a gateway listens.
@@ -166,12 +182,25 @@ impl Gateway {
         for listeners in ports.values_mut() {
             listeners.sort_by_key(|it| Reverse(rank(it.host.as_ref())));
         }
-        Self { service, proof: Proof::None, ports, datagrams }
+        Self { service, proof: Proof::None, challenges: Vec::new(), ports, datagrams }
+    }
+
+    /// With these answers to challenges.
+    pub fn with_challenges(self, challenges: Vec<Challenge>) -> Self {
+        Self { challenges, ..self }
     }
 
     /// With this proof to backends.
     pub fn with_proof(self, proof: Proof) -> Self {
         Self { proof, ..self }
+    }
+
+    /// The answer to a challenge, if the path of a request to this host, in lower case, asks for
+    /// one that is known.
+    pub fn challenge(&self, host: &str, path: &str) -> Option<&Text> {
+        let token = path.strip_prefix(CHALLENGES_PATH)?;
+        let asked = |it: &&Challenge| *it.host == *host && *it.token == *token;
+        self.challenges.iter().find(asked).map(|it| &it.answer)
     }
 
     /// The services to which its routes lead; one may come several times.
@@ -491,6 +520,25 @@ mod tests {
         check(None, "a.example.com", "421");
         assert!(all.begins_with_tls(443) && !all.begins_with_tls(80));
         assert!(all.named(443, None).is_none(), "nobody has a connection without a name");
+    }
+
+    #[test]
+    fn a_challenge_is_answered_for_its_host_and_token_alone() {
+        let challenge = Challenge {
+            host: "a.example.com".into(),
+            token: "abc".into(),
+            answer: "abc.thumb".into(),
+        };
+        let all = gateway(Vec::new()).with_challenges(vec![challenge]);
+        let check = |host: &str, path: &str, expected: Option<&str>| {
+            assert_eq!(all.challenge(host, path).map(|it| &**it), expected, "{host} {path}");
+        };
+        check("a.example.com", "/.well-known/acme-challenge/abc", Some("abc.thumb"));
+        check("b.example.com", "/.well-known/acme-challenge/abc", None);
+        check("a.example.com", "/.well-known/acme-challenge/abcd", None);
+        check("a.example.com", "/.well-known/acme-challenge/", None);
+        check("a.example.com", "/x/.well-known/acme-challenge/abc", None);
+        check("a.example.com", "/abc", None);
     }
 
     #[test]

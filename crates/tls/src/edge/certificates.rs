@@ -44,6 +44,11 @@ impl EdgeCertificate {
         &self.name
     }
 
+    /// The DNS names that it is for, in lower case.
+    pub fn dns_names(&self) -> impl Iterator<Item = &str> {
+        self.dns_names.iter().map(|it| &**it)
+    }
+
     /// How readily it is taken among several for one name; less is more.
     fn rank(&self) -> u8 {
         match self.certified.key.algorithm() {

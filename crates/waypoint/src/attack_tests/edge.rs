@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::http::bytes::{BytesBackend, BytesRule, ServerNameMatch};
-use ambit_model::http::gateway::{HostMatch, HostRules, Listener, ListenerSpeaks};
+use ambit_model::http::gateway::{Challenge, HostMatch, HostRules, Listener, ListenerSpeaks};
 use ambit_model::http::policy::{
     Action as Effect, ClientMatch, RequestPolicy, RequestRule, Values,
 };
@@ -167,6 +167,30 @@ fn only_proxies_that_are_believed_say_where_a_client_is() {
     // Fewer have spoken than are believed: it is the connection's own address.
     check("2", "192.0.2.1", "127.0.0.0/8", 403);
     check("1", "no address", "127.0.0.0/8", 403);
+}
+
+#[test]
+fn a_directory_is_answered_before_policies_and_routes_and_nobody_else_is() {
+    let listeners = || vec![http("web", PORT, Some("other.org"), leads_to(GOOD))];
+    run_gateway(&[], listeners(), async |world| {
+        let (host, token, answer) = ("a.example.com".into(), "abc".into(), "abc.thumb".into());
+        world.answer(listeners(), Challenge { host, token, answer });
+        world.judge_outside_by(closed_to("127.0.0.0/8"));
+        for (host, path, status, body) in [
+            ("a.example.com", "/.well-known/acme-challenge/abc", 200, "abc.thumb"),
+            ("A.Example.com:80", "/.well-known/acme-challenge/abc", 200, "abc.thumb"),
+            ("a.example.com", "/.well-known/acme-challenge/abd", 403, "RBAC: access denied"),
+            ("other.org", "/.well-known/acme-challenge/abc", 403, "RBAC: access denied"),
+            ("a.example.com", "/", 403, "RBAC: access denied"),
+        ] {
+            let request = get(host, "");
+            let request =
+                String::from_utf8(request).unwrap().replace("GET /", &format!("GET {path}"));
+            let answer = world.ask_gateway(PORT, request.as_bytes()).await;
+            let start = format!("HTTP/1.1 {status} ");
+            assert!(answer.starts_with(&start) && answer.ends_with(body), "{host}{path}: {answer}");
+        }
+    });
 }
 
 #[test]

@@ -16,7 +16,7 @@ use ambit_dataplane::learned::Successor;
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
 use ambit_model::http::certificate::{Certificate, CertificateName};
-use ambit_model::http::gateway::{Gateway, Listener, Proof};
+use ambit_model::http::gateway::{Challenge, Gateway, Listener, Proof};
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::identity::Identity;
@@ -280,6 +280,12 @@ impl World {
         self.change(Change::Certificate(Arc::new(Certificate { key, chain_pem, key_pem })));
         let gateway = Gateway::new(gateway, listeners).with_proof(proof);
         self.change(Change::Gateway(Arc::new(gateway)));
+    }
+
+    /// Has the gateway answer this challenge.
+    pub(super) fn answer(&self, listeners: Vec<Listener>, challenge: Challenge) {
+        let gateway = Gateway::new(self.shared.config.own_service(), listeners);
+        self.change(Change::Gateway(Arc::new(gateway.with_challenges(vec![challenge]))));
     }
 
     /// Judges what comes in to the gateway by this policy alone.

@@ -110,6 +110,12 @@ impl Holds {
 }
 
 impl Rules for Holds {
+    fn challenge(&self, host: &str, path: &str) -> Option<&Text> {
+        // A directory asks in plain text.
+        let AtGateway { gateway, asked_for: None } = self.gateway.as_ref()? else { return None };
+        gateway.challenge(host, path)
+    }
+
     fn route(&self, head: &model::RequestHead<'_>) -> Routed<'_> {
         if let Some(AtGateway { gateway, asked_for }) = &self.gateway {
             let asked_for = asked_for.as_ref().map(Option::as_deref);

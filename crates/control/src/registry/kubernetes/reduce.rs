@@ -12,7 +12,7 @@ use ambit_manifest::{
     Kind, Typed, backend_tls, destination_rule, telemetry, traffic_policy, virtual_service,
 };
 use ambit_words::annotations::{
-    CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
+    ACME_CHALLENGES, CAPTURE_LACKS, LAST_APPLIED, NOT_CAPTURED, OLDER_CONNECTIONS, REDIRECTION,
     USE_WAYPOINT_CANARY_WEIGHT,
 };
 use ambit_words::labels::SERVICE_NAME;
@@ -42,7 +42,7 @@ const NOT_OF_SELECTORS: &str =
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// What Services, and namespaces for theirs, say in annotations.
-const OF_SERVICES: [&str; 2] = [TRAFFIC_DISTRIBUTION, USE_WAYPOINT_CANARY_WEIGHT];
+const OF_SERVICES: [&str; 3] = [ACME_CHALLENGES, TRAFFIC_DISTRIBUTION, USE_WAYPOINT_CANARY_WEIGHT];
 
 /// How one kind is read.
 pub(super) struct Reading<K> {

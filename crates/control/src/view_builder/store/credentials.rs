@@ -44,7 +44,7 @@ impl Store {
     }
 
     /// The Secrets with certificates.
-    pub(in crate::view_builder) fn certificates(&self) -> &Certificates {
+    pub(crate) fn certificates(&self) -> &Certificates {
         &self.credentials.certificates
     }
 

@@ -330,3 +330,28 @@ fn policies_that_select_a_gateways_pods_hold_at_the_gateway() {
     builder.apply([gateway("ambit-waypoint", &web("Same"))]);
     assert_eq!(builder.request_policies.len(), 0);
 }
+
+#[test]
+fn what_its_service_says_of_challenges_is_sent_to_a_gateway() {
+    let mut builder = builder();
+    builder.apply([gateway("ambit", &web("Same"))]);
+    let own = own_service(&builder);
+    let name = own.hostname.split('.').next().unwrap().to_owned();
+    let served = |written: Option<&str>| {
+        let mut metadata = meta("infra", &name, &json!({}));
+        if let Some(written) = written {
+            metadata["annotations"] = json!({"ambit.io/acme-challenges": written});
+        }
+        put(Kind::Service, &json!({"metadata": metadata, "spec": {"ports": [{"port": 80}]}}))
+    };
+    let answered = |builder: &Builder| {
+        let gateway = builder.view().gateway(&own).expect("it is known");
+        gateway.challenge("a.example", "/.well-known/acme-challenge/abc").map(|it| it.to_string())
+    };
+    builder.apply([served(None)]);
+    assert_eq!(answered(&builder), None);
+    builder.apply([served(Some("a.example abc abc.thumb\n"))]);
+    assert_eq!(answered(&builder).as_deref(), Some("abc.thumb"));
+    builder.apply([served(None)]);
+    assert_eq!(answered(&builder), None);
+}

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use ambit_manifest::gateway::acme::{Acme, secret};
 use ambit_manifest::gateway::attach::{Attaching, attach};
 use ambit_manifest::gateway::listeners::{Fault, INVALID_CERTIFICATE, Judged};
 use ambit_manifest::gateway::sets::ListenerSet;
@@ -30,6 +31,7 @@ const KEYS: [&str; 2] = ["/data/tls.crt", "/data/tls.key"];
 pub(super) fn listeners(
     store: &Store,
     object: &ObjectRef,
+    gateway: &Gateway,
     judged: &[Judged<'_>],
 ) -> BTreeMap<String, ListenerMade> {
     let own = object.namespace.as_deref().unwrap_or_default();
@@ -44,7 +46,11 @@ pub(super) fn listeners(
     }
     let made = judged.iter().zip(counts).map(|(judged, count)| {
         let from = judged.refers_as(own);
-        let unresolved = judged.certificates().find_map(|it| wrong(store, &from, it));
+        let mut unresolved = judged.certificates().find_map(|it| wrong(store, &from, it));
+        let is_ordered = Acme::of(gateway).is_some() && secret(gateway, judged).is_some();
+        if let Some(fault) = unresolved.as_mut().filter(|_| is_ordered) {
+            fault.what.push_str("; certificates by ACME are ordered on Kubernetes alone");
+        }
         let made = ListenerMade { attached_routes: Some(count), unresolved, refused: None };
         (judged.full_name().into_owned(), made)
     });

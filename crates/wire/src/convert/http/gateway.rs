@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::gateway::{
-    ClientValidation, Gateway, HostMatch, HostRules, Listener, ListenerSpeaks, Proof, Termination,
+    Challenge, ClientValidation, Gateway, HostMatch, HostRules, Listener, ListenerSpeaks, Proof,
+    Termination,
 };
 use ambit_model::http::rule::Rule;
 use ambit_model::names::ServiceName;
@@ -51,7 +52,9 @@ impl TryFrom<proto::Gateway> for Gateway {
         let listeners = listeners
             .map(|(it, attached)| it.with_routes(attached.routes).with_bytes(attached.bytes));
         let service = ServiceName::new(message.namespace, message.hostname);
-        Ok(Self::new(service, listeners).with_proof(proof(message.proof)))
+        let challenges = message.challenges.iter().map(challenge).collect();
+        let gateway = Self::new(service, listeners).with_proof(proof(message.proof));
+        Ok(gateway.with_challenges(challenges))
     }
 }
 
@@ -80,6 +83,7 @@ impl From<&Gateway> for proto::Gateway {
             routes,
             bytes_routes,
             proof: proof_message(&it.proof),
+            challenges: it.challenges.iter().map(challenge_message).collect(),
         }
     }
 }
@@ -100,6 +104,17 @@ fn proof_message(it: &Proof) -> Option<proto::gateway::Proof> {
         Proof::Certificate(secret) => Some(Message::Certificate(secret.to_string())),
         Proof::Impossible { problem } => Some(Message::Problem(problem.to_string())),
     }
+}
+
+fn challenge(message: &proto::Challenge) -> Challenge {
+    let proto::Challenge { host, token, answer } = message;
+    Challenge { host: text(host), token: text(token), answer: text(answer) }
+}
+
+fn challenge_message(it: &Challenge) -> proto::Challenge {
+    let Challenge { host, token, answer } = it;
+    let [host, token, answer] = [host, token, answer].map(|it| it.to_string());
+    proto::Challenge { host, token, answer }
 }
 
 /// A listener's place, and the hosts for which rules are attached there.

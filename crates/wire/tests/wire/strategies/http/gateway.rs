@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ambit_model::http::certificate::{Certificate, CertificateName};
 use ambit_model::http::gateway::{
-    ClientValidation, Gateway, HostRules, Listener, ListenerSpeaks, Proof, Termination,
+    Challenge, ClientValidation, Gateway, HostRules, Listener, ListenerSpeaks, Proof, Termination,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -50,8 +50,17 @@ pub(crate) fn gateway() -> impl Strategy<Value = Gateway> {
         word().prop_map(Proof::Certificate),
         text().prop_map(|problem| Proof::Impossible { problem }),
     ];
-    (service_name(), vec(listener(), 0..4), proof)
-        .prop_map(|(service, listeners, proof)| Gateway::new(service, listeners).with_proof(proof))
+    let challenge = (word(), word(), word()).prop_map(|(host, token, answer)| Challenge {
+        host,
+        token,
+        answer,
+    });
+    (service_name(), vec(listener(), 0..4), proof, vec(challenge, 0..3)).prop_map(
+        |(service, listeners, proof, challenges)| {
+            let gateway = Gateway::new(service, listeners).with_proof(proof);
+            gateway.with_challenges(challenges)
+        },
+    )
 }
 
 pub(crate) fn certificate() -> impl Strategy<Value = Certificate> {

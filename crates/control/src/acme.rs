@@ -1,0 +1,213 @@
+//! The conversation with a directory that issues certificates (ACME, RFC 8555).
+//!
+//! An order is made in two steps: [`Account::order`] says what a gateway must answer, and
+//! [`Order::finish`] has the directory look. In between the caller makes the answers known. Nothing
+//! here knows Gateways or Secrets; when something is tried again is said in [`renewal`]. Keys are
+//! never logged, and errors hold none.
+
+pub(crate) mod renewal;
+mod web;
+
+use std::time::Duration;
+
+use ambit_model::http::gateway::Challenge;
+use ambit_tls::WorkloadKey;
+use ambit_tls::key::KeyError;
+use ambit_tls::service::ServerCertificate;
+use ambit_tls::web::WebConnector;
+use instant_acme::{
+    AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, OrderStatus, Problem,
+    RetryPolicy,
+};
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use self::web::Web;
+
+/// How the state of an order is asked for, until it is known.
+const POLLING: RetryPolicy =
+    RetryPolicy::new().initial_delay(Duration::from_millis(500)).timeout(Duration::from_secs(60));
+/// The error of a directory that has had enough (RFC 8555, 6.7).
+const RATE_LIMITED: &str = "urn:ietf:params:acme:error:rateLimited";
+/// The error of a directory that does not know an account any more.
+const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AcmeError {
+    /// The directory cannot be asked, or says no.
+    #[error("{doing} failed")]
+    Directory {
+        /// What it was asked for.
+        doing: &'static str,
+        /// Why not.
+        source: instant_acme::Error,
+    },
+    /// It proves this host in other ways alone.
+    #[error("the directory does not offer HTTP-01 for {0}")]
+    NoHttp01(String),
+    /// It has looked, and does not believe.
+    #[error("{host} is not proven: {what}")]
+    NotProven {
+        /// The host.
+        host: String,
+        /// What the directory says.
+        what: String,
+    },
+    /// The account that is kept cannot be read.
+    #[error("the account in its Secret cannot be read; delete the Secret to make another one")]
+    Account,
+    /// No key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+impl AcmeError {
+    /// Whether the directory asks to be left alone for a while.
+    pub(crate) fn is_rate_limit(&self) -> bool {
+        self.is(RATE_LIMITED)
+    }
+
+    /// Whether it does not know the account, which was made at another time.
+    pub(crate) fn is_no_account(&self) -> bool {
+        self.is(NO_ACCOUNT)
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        let Self::Directory { source: instant_acme::Error::Api(problem), .. } = self else {
+            return false;
+        };
+        problem.r#type.as_deref() == Some(kind)
+    }
+}
+
+fn failed(doing: &'static str) -> impl Fn(instant_acme::Error) -> AcmeError {
+    move |source| AcmeError::Directory { doing, source }
+}
+
+/// An account at a directory.
+pub(crate) struct Account(instant_acme::Account);
+
+/// What a kept account says besides its key.
+#[derive(Deserialize)]
+struct Kept {
+    directory: Option<String>,
+}
+
+impl Account {
+    /// Whether an account that was kept is one at this directory.
+    pub(crate) fn is_at(kept: &str, directory: &str) -> bool {
+        let kept = serde_json::from_str::<Kept>(kept).ok().and_then(|it| it.directory);
+        kept.as_deref() == Some(directory)
+    }
+
+    /// The account that was kept.
+    pub(crate) async fn known(tls: WebConnector, kept: &str) -> Result<Self, AcmeError> {
+        let credentials = serde_json::from_str(kept).map_err(|_| AcmeError::Account)?;
+        let builder = instant_acme::Account::builder_with_http(Box::new(Web::new(tls)));
+        let account = builder.from_credentials(credentials).await;
+        account.map(Self).map_err(failed("reading the directory"))
+    }
+
+    /// A new account, and what is to be kept of it: its key is in there.
+    pub(crate) async fn new(
+        tls: WebConnector,
+        directory: &str,
+        email: Option<&str>,
+    ) -> Result<(Self, Zeroizing<String>), AcmeError> {
+        let contact = email.map(|email| format!("mailto:{email}"));
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let asked = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let builder = instant_acme::Account::builder_with_http(Box::new(Web::new(tls)));
+        let made = builder.create(&asked, directory.to_owned(), None).await;
+        let (account, credentials) = made.map_err(failed("making an account"))?;
+        let kept = serde_json::to_string(&credentials).map_err(|_| AcmeError::Account)?;
+        Ok((Self(account), Zeroizing::new(kept)))
+    }
+
+    /// Orders a certificate for these hosts.
+    pub(crate) async fn order(&self, hosts: &[String]) -> Result<Order, AcmeError> {
+        let asked: Vec<Identifier> = hosts.iter().cloned().map(Identifier::Dns).collect();
+        let order = self.0.new_order(&NewOrder::new(&asked)).await;
+        let mut order = order.map_err(failed("ordering a certificate"))?;
+        let mut challenges = Vec::new();
+        let mut all = order.authorizations();
+        while let Some(authorization) = all.next().await {
+            let mut authorization = authorization.map_err(failed("reading an order"))?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let host = authorization.identifier().to_string();
+            let challenge = authorization.challenge(ChallengeType::Http01);
+            let challenge = challenge.ok_or_else(|| AcmeError::NoHttp01(host.clone()))?;
+            challenges.push(Challenge {
+                host: host.to_ascii_lowercase().into(),
+                token: challenge.token.as_str().into(),
+                answer: challenge.key_authorization().as_str().into(),
+            });
+        }
+        Ok(Order { order, hosts: hosts.to_vec(), challenges })
+    }
+}
+
+/// An order that is under way.
+pub(crate) struct Order {
+    order: instant_acme::Order,
+    hosts: Vec<String>,
+    challenges: Vec<Challenge>,
+}
+
+impl Order {
+    /// What must be answered before it is finished; nothing for hosts that the directory still
+    /// believes from before.
+    pub(crate) fn challenges(&self) -> &[Challenge] {
+        &self.challenges
+    }
+
+    /// Has the directory look, and issue.
+    pub(crate) async fn finish(mut self) -> Result<ServerCertificate, AcmeError> {
+        let mut all = self.order.authorizations();
+        while let Some(authorization) = all.next().await {
+            let mut authorization = authorization.map_err(failed("reading an order"))?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let host = authorization.identifier().to_string();
+            let challenge = authorization.challenge(ChallengeType::Http01);
+            let mut challenge = challenge.ok_or(AcmeError::NoHttp01(host))?;
+            challenge.set_ready().await.map_err(failed("asking for a validation"))?;
+        }
+        match self.order.poll_ready(&POLLING).await {
+            Ok(OrderStatus::Ready) => {}
+            judged => return Err(self.why(judged.err()).await),
+        }
+        let key = WorkloadKey::generate()?;
+        let request = key.server_csr_der(&self.hosts)?;
+        self.order.finalize_csr(&request).await.map_err(failed("sending the request"))?;
+        let chain_pem = self.order.poll_certificate(&POLLING).await;
+        let chain_pem = chain_pem.map_err(failed("fetching the certificate"))?;
+        Ok(ServerCertificate { chain_pem, key_pem: key.to_pkcs8_pem() })
+    }
+
+    /// Why the directory does not believe: it says so of each host.
+    async fn why(&mut self, error: Option<instant_acme::Error>) -> AcmeError {
+        let mut all = self.order.authorizations();
+        while let Some(Ok(mut authorization)) = all.next().await {
+            let host = authorization.identifier().to_string();
+            let Ok(state) = authorization.refresh().await else { continue };
+            if let Some(problem) = state.challenges.iter().find_map(|it| it.error.as_ref()) {
+                return AcmeError::NotProven { host, what: detail(problem) };
+            }
+        }
+        let source = error.unwrap_or(instant_acme::Error::Str("the order is invalid"));
+        AcmeError::Directory { doing: "the validation", source }
+    }
+}
+
+fn detail(problem: &Problem) -> String {
+    problem.detail.clone().unwrap_or_else(|| problem.to_string())
+}

@@ -1,0 +1,110 @@
+//! Requests to a directory: over TLS alone, one connection each, bounded in time and in size.
+//!
+//! The library that speaks the protocol brings no client of its own here, so that rustls stays in
+//! one crate. A redirect is not followed: a directory says where things are.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use ambit_tls::web::WebConnector;
+use bytes::Bytes;
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::rt::TokioIo;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest answer that is read; a chain has a few KiB.
+const ANSWER_MAX_BYTES: usize = 256 << 10;
+
+/// Why a directory does not answer.
+#[derive(Debug, thiserror::Error)]
+enum WebError {
+    #[error("{0} is no https URL")]
+    Url(String),
+    #[error("cannot connect to {authority}")]
+    Connect { authority: String, source: io::Error },
+    #[error("TLS with {authority} failed")]
+    Tls { authority: String, source: io::Error },
+    #[error("HTTP with {authority} failed")]
+    Exchange { authority: String, source: hyper::Error },
+    #[error("the answer of {authority} cannot be read")]
+    Body { authority: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("no answer within {TIMEOUT:?}")]
+    Timeout,
+}
+
+/// Asks a directory.
+pub(super) struct Web {
+    tls: WebConnector,
+}
+
+impl Web {
+    /// Believes the roots of `tls`.
+    pub(super) fn new(tls: WebConnector) -> Self {
+        Self { tls }
+    }
+}
+
+impl HttpClient for Web {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let tls = self.tls.clone();
+        Box::pin(async move {
+            let answer = timeout(TIMEOUT, ask(&tls, request)).await;
+            match answer.unwrap_or(Err(WebError::Timeout)) {
+                Ok(answer) => Ok(BytesResponse::from(answer)),
+                Err(error) => Err(Error::Other(Box::new(error))),
+            }
+        })
+    }
+}
+
+async fn ask(
+    tls: &WebConnector,
+    mut request: Request<BodyWrapper<Bytes>>,
+) -> Result<Response<Full<Bytes>>, WebError> {
+    let uri = request.uri().clone();
+    let authority = uri.authority().filter(|_| uri.scheme() == Some(&Scheme::HTTPS));
+    let path = uri.path_and_query().map_or("/", |it| it.as_str()).parse::<Uri>();
+    let (Some(authority), Ok(path)) = (authority, path) else {
+        return Err(WebError::Url(uri.to_string()));
+    };
+    let Ok(written) = HeaderValue::from_str(authority.as_str()) else {
+        return Err(WebError::Url(uri.to_string()));
+    };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let named = || authority.to_string();
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(443))).await;
+    let stream = stream.map_err(|source| WebError::Connect { authority: named(), source })?;
+    let stream = tls.connect(host, stream).await;
+    let stream = stream.map_err(|source| WebError::Tls { authority: named(), source })?;
+    let broken = |source| WebError::Exchange { authority: named(), source };
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(broken)?;
+    *request.uri_mut() = path;
+    request.headers_mut().insert(header::HOST, written);
+    request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let answer = async {
+        let (head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
+        let body = Limited::new(body, ANSWER_MAX_BYTES).collect().await;
+        let body = body.map_err(|source| WebError::Body { authority: named(), source })?;
+        Ok(Response::from_parts(head, Full::new(body.to_bytes())))
+    };
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        closed = connection => match closed {
+            Ok(()) => answer.await,
+            Err(error) => Err(broken(error)),
+        },
+    }
+}
