@@ -465,7 +465,8 @@ fn forbidden(namespace: &str, world: &World) -> String {
     let own = &builder.mesh().root_namespace;
     format!(
         "control may not write Secrets of namespace {namespace}; allow it: kubectl -n {namespace} \
-         create rolebinding ambit-acme --clusterrole=istiod-acme-{own} --serviceaccount={own}:istiod"
+         create rolebinding ambit-acme --clusterrole=istiod-acme-{own} \
+         --serviceaccount={own}:istiod"
     )
 }
 
