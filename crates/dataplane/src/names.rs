@@ -119,6 +119,9 @@ pub struct Names {
     turn: AtomicUsize,
 }
 
+/// What a lookup has said.
+type Said = Result<Arc<[IpAddr]>, LookupError>;
+
 impl Names {
     /// Nothing is known yet.
     pub(crate) fn new(resolvers: Vec<SocketAddr>, mark: Option<u32>) -> Self {
@@ -168,10 +171,7 @@ impl Names {
     }
 
     /// What is known of a name, or else the turn to ask for it.
-    fn begin(
-        &self,
-        host: &Text,
-    ) -> Result<Result<Arc<[IpAddr]>, LookupError>, Arc<tokio::sync::Mutex<()>>> {
+    fn begin(&self, host: &Text) -> Result<Said, Arc<tokio::sync::Mutex<()>>> {
         let now = Instant::now();
         self.with(|all| {
             if all.len() >= NAMES_MAX && !all.contains_key(host) {

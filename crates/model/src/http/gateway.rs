@@ -359,7 +359,7 @@ impl Listener {
         let suffixes = suffixes.map(|(end, it)| (Some(HostMatch::Suffix(end.clone())), it));
         let mut all: Vec<_> = exact.chain(suffixes).collect();
         all.sort_by(|(one, _), (other, _)| {
-            rank(other.as_ref()).cmp(&rank(one.as_ref())).then_with(|| name(one).cmp(&name(other)))
+            rank(other.as_ref()).cmp(&rank(one.as_ref())).then_with(|| name(one).cmp(name(other)))
         });
         all.extend(self.tables.all.iter().map(|it| (None, it)));
         all
