@@ -57,6 +57,9 @@ pub(crate) enum AcmeError {
     /// The account that is kept cannot be read.
     #[error("the account in its Secret cannot be read; delete the Secret to make another one")]
     Account,
+    /// It asks for a proof of something else than was ordered, or in no form of a proof.
+    #[error("it asks for a proof that was not ordered, for {0:?}")]
+    Strange(String),
     /// No key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -82,7 +85,20 @@ impl AcmeError {
 }
 
 fn failed(doing: &'static str) -> impl Fn(instant_acme::Error) -> AcmeError {
-    move |source| AcmeError::Directory { doing, source }
+    move |source| {
+        // What cannot be read is not told: it may be the answer of a server that is no directory.
+        let source = match source {
+            instant_acme::Error::Json(_) => instant_acme::Error::Str("its answer is not ACME's"),
+            source => source,
+        };
+        AcmeError::Directory { doing, source }
+    }
+}
+
+/// Whether a text has the form of a token (RFC 8555, 8.3).
+fn is_token(text: &str) -> bool {
+    let is_plain = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_');
+    !text.is_empty() && text.bytes().all(is_plain)
 }
 
 /// An account at a directory.
@@ -144,6 +160,11 @@ impl Account {
             let host = authorization.identifier().to_string();
             let challenge = authorization.challenge(ChallengeType::Http01);
             let challenge = challenge.ok_or_else(|| AcmeError::NoHttp01(host.clone()))?;
+            // What it says becomes lines of an annotation; no other host may be proven by them.
+            let is_asked = hosts.iter().any(|it| it.eq_ignore_ascii_case(&host));
+            if !is_asked || !is_token(&challenge.token) || challenges.len() == hosts.len() {
+                return Err(AcmeError::Strange(host));
+            }
             challenges.push(Challenge {
                 host: host.to_ascii_lowercase().into(),
                 token: challenge.token.as_str().into(),
@@ -210,4 +231,18 @@ impl Order {
 
 fn detail(problem: &Problem) -> String {
     problem.detail.clone().unwrap_or_else(|| problem.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_token;
+
+    #[test]
+    fn a_token_is_one_word_of_a_few_letters() {
+        for (text, expected) in
+            [("aZ0-_", true), ("", false), ("a b", false), ("a\nb", false), ("a.b", false)]
+        {
+            assert_eq!(is_token(text), expected, "{text:?}");
+        }
+    }
 }

@@ -119,6 +119,19 @@ pub struct Names {
     turn: AtomicUsize,
 }
 
+/// Forgets names until there is room for this one: what is over first, then any.
+fn make_room(all: &mut FxHashMap<Text, Known>, host: &Text, now: Instant) {
+    if all.len() < NAMES_MAX || all.contains_key(host) {
+        return;
+    }
+    all.retain(|_, known| !known.is_over(now));
+    while all.len() >= NAMES_MAX
+        && let Some(any) = all.keys().next().cloned()
+    {
+        all.remove(&any);
+    }
+}
+
 /// What a lookup has said.
 type Said = Result<Arc<[IpAddr]>, LookupError>;
 
@@ -141,10 +154,8 @@ impl Names {
     /// The addresses of a name, each once and at least one, in the order of the answer.
     pub async fn addresses(&self, host: &Text) -> Result<Arc<[IpAddr]>, LookupError> {
         let found = timeout(LOOKUP_TIMEOUT, self.find(host, |name| self.ask(name))).await;
-        found.unwrap_or_else(|_| match self.stale(host) {
-            Some(addresses) => Ok(addresses),
-            None => Err(LookupError::Timeout(host.clone())),
-        })
+        // The last answer is used on, and nobody else waits as long for the same.
+        found.unwrap_or_else(|_| self.learn(host, Err(LookupError::Timeout(host.clone()))))
     }
 
     async fn find<F>(
@@ -174,14 +185,7 @@ impl Names {
     fn begin(&self, host: &Text) -> Result<Said, Arc<tokio::sync::Mutex<()>>> {
         let now = Instant::now();
         self.with(|all| {
-            if all.len() >= NAMES_MAX && !all.contains_key(host) {
-                all.retain(|_, known| !known.is_over(now));
-                if all.len() >= NAMES_MAX
-                    && let Some(any) = all.keys().next().cloned()
-                {
-                    all.remove(&any);
-                }
-            }
+            make_room(all, host, now);
             let known = all.entry(host.clone()).or_default();
             known.at(now).ok_or_else(|| known.asking.clone())
         })
@@ -195,6 +199,7 @@ impl Names {
     ) -> Result<Arc<[IpAddr]>, LookupError> {
         let now = Instant::now();
         self.with(|all| {
+            make_room(all, host, now);
             let known = all.entry(host.clone()).or_default();
             let (said, lasts) = match found {
                 Ok((addresses, ttl)) => {
@@ -210,15 +215,6 @@ impl Names {
             };
             known.said = Some((said, now + lasts));
             known.at(now).expect("it was just said")
-        })
-    }
-
-    /// The last addresses, even if their time is over, as long as they may be used on.
-    fn stale(&self, host: &Text) -> Option<Arc<[IpAddr]>> {
-        let now = Instant::now();
-        self.with(|all| {
-            let (addresses, until) = all.get(host)?.addresses.as_ref()?;
-            (now < *until).then(|| addresses.clone())
         })
     }
 
@@ -241,8 +237,9 @@ impl Names {
                 let all: Vec<IpAddr> = v4.into_iter().chain(v6).take(ADDRESSES_MAX).collect();
                 if all.is_empty() { Err(LookupError::Absent(host)) } else { Ok((all, ttl)) }
             }
-            (Ok((all, ttl)), Err(_)) | (Err(_), Ok((all, ttl))) if !all.is_empty() => {
-                Ok((all, ttl))
+            // The other family is asked for again soon.
+            (Ok((all, _)), Err(_)) | (Err(_), Ok((all, _))) if !all.is_empty() => {
+                Ok((all, TTL_MIN))
             }
             (Err(error), _) | (_, Err(error)) => Err(error),
         }

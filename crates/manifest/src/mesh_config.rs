@@ -168,7 +168,13 @@ impl Reader {
             other => Some(other),
         };
         match mode {
-            None | Some(Value::Null) => {}
+            Some(Value::Null) => {}
+            None => {
+                self.config.registry_only = true;
+                let what = format!("it is missing: it is read as {REGISTRY_ONLY}");
+                let remedy = format!("write `mode: {REGISTRY_ONLY}` or `mode: {ALLOW_ANY}`");
+                self.remarks.wrong(&at, what, remedy);
+            }
             Some(mode) if value.is_object() && *mode == ALLOW_ANY => {}
             Some(mode) if value.is_object() && *mode == REGISTRY_ONLY => {
                 self.config.registry_only = true;

@@ -17,7 +17,9 @@ mod status;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ambit_words::annotations::{GATEWAY_NAME_OVERRIDE, GATEWAY_SERVICE_ACCOUNT, LAST_APPLIED};
+use ambit_words::annotations::{
+    ACME_CHALLENGES, GATEWAY_NAME_OVERRIDE, GATEWAY_SERVICE_ACCOUNT, LAST_APPLIED,
+};
 use ambit_words::labels;
 use ambit_words::names::{ISTIO_PROXY, POD_TOKEN, ROOT_CONFIG_MAP, ROOTS, TOKEN_AUDIENCE, TOKENS};
 use ambit_words::ports::{HBONE, PROXY_METRICS, PROXY_READINESS};
@@ -229,6 +231,8 @@ fn copied(
     let mut copied = given.or(own).cloned().unwrap_or_default();
     // It is the Gateway's text, and would look like a change of these objects.
     copied.remove(LAST_APPLIED);
+    // What the Service answers to directories is control's to say.
+    copied.remove(ACME_CHALLENGES);
     copied
 }
 

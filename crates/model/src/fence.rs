@@ -21,7 +21,10 @@ use crate::workload::AppProtocol;
 pub struct Fenced {
     /// Where the client wanted to go.
     pub destination: SocketAddr,
-    /// What the client sees of what is declared for that port; never empty.
+    /// The client's namespace.
+    namespace: Text,
+    /// What the client sees of what is declared for that port, of its own namespace first; never
+    /// empty.
     declared: Vec<Arc<Service>>,
 }
 
@@ -132,8 +135,13 @@ impl fmt::Display for Undeclared {
 
 impl Fenced {
     /// A connection to this address, for whose port this is declared; nothing if that is nothing.
-    pub(crate) fn new(destination: SocketAddr, declared: Vec<Arc<Service>>) -> Option<Self> {
-        (!declared.is_empty()).then_some(Self { destination, declared })
+    pub(crate) fn new(
+        destination: SocketAddr,
+        namespace: &Text,
+        declared: Vec<Arc<Service>>,
+    ) -> Option<Self> {
+        let namespace = namespace.clone();
+        (!declared.is_empty()).then_some(Self { destination, namespace, declared })
     }
 
     /// The declared hosts that a connection without a name may mean, if they lead to the address.
@@ -170,10 +178,15 @@ impl Fenced {
         }
     }
 
-    /// What has this name: the very host before a wildcard, and the longest of those.
+    /// What has this name: of the client's own namespace before others', the very host before a
+    /// wildcard, the longest of those, and at last what has a waypoint.
     fn named(&self, name: &str) -> Option<&Arc<Service>> {
         let matching = self.declared.iter().filter(|it| covers(&it.key.hostname, name));
-        matching.max_by_key(|it| (!it.key.hostname.starts_with('*'), it.key.hostname.len()))
+        matching.max_by_key(|it| {
+            let host = &it.key.hostname;
+            let is_own = it.key.namespace == self.namespace;
+            (is_own, !host.starts_with('*'), host.len(), it.has_waypoint())
+        })
     }
 
     /// The declared hosts, for words.

@@ -310,21 +310,21 @@ impl View {
         service: &Arc<Service>,
         around: &mut impl Surroundings,
     ) -> Result<Plan, Refusal> {
+        let passes = service.load_balancing.mode == Mode::Passthrough;
+        let port = flow.destination.port();
+        // Before its waypoint is asked, which takes every port of what makes no choice.
+        if passes && flow.source.registry_only && service.port(port).is_none() {
+            return Err(Refusal::NoPort(service.key.clone(), port));
+        }
         if let Some(gateway) = chosen_waypoint(service, around) {
             return self.plan_through(flow, service, gateway, around);
         }
-        if service.load_balancing.mode == Mode::Passthrough {
-            let port = flow.destination.port();
-            let is_other = !service.ports.is_empty() && service.port(port).is_none();
-            if flow.source.registry_only && is_other {
-                return Err(Refusal::NoPort(service.key.clone(), port));
-            }
+        if passes {
             return self
                 .pass_through(flow.source, service, flow.destination, around)
                 .map(Plan::from);
         }
-        let (workload, target_port) =
-            self.choose(flow, service, flow.destination.port(), around)?;
+        let (workload, target_port) = self.choose(flow, service, port, around)?;
         let like = flow.destination.ip();
         self.deliver_to(workload, target_port, service, (like, None), around).map(Plan::from)
     }
@@ -502,7 +502,10 @@ impl View {
             return Some(Plan::Refuse(refusal.into()));
         }
         let declared = self.declared_at(destination.port()).filter(|it| may_see(it));
-        let fenced = Fenced::new(destination, declared.cloned().collect());
+        let mut declared: Vec<_> = declared.cloned().collect();
+        // What the client's own namespace declares decides before what others do.
+        declared.sort_by_key(|it| it.key.namespace != source.namespace);
+        let fenced = Fenced::new(destination, &source.namespace, declared);
         let unknown = || Plan::Refuse(Undeclared::Address(destination).into());
         Some(fenced.map_or_else(unknown, Plan::Fenced))
     }
@@ -519,10 +522,10 @@ impl View {
         if is_allocated(ip) || self.is_canonical_at(network, ip) {
             return Some("is a service's");
         }
-        let workload = self.workload_at(network, ip)?;
-        let is_inside =
-            workload.is_pod() || workload.tunnel != Tunnel::None || workload.waypoint.is_some();
-        is_inside.then_some("is a workload's")
+        let is_inside = |it: &Arc<Workload>| {
+            !it.host_network && (it.is_pod() || it.tunnel != Tunnel::None || it.waypoint.is_some())
+        };
+        self.workloads_at(network, ip).any(is_inside).then_some("is a workload's")
     }
 
     fn plan_waypoint(

@@ -277,8 +277,13 @@ impl View {
         exact.or_else(|| {
             let blocks = self.service_blocks.iter();
             let holding = blocks.filter(|(block, _)| holds(block, network, ip));
-            let longest = holding.max_by_key(|(block, _)| block.prefix_len)?;
-            visible(self.service(&longest.1).into_iter(), from)
+            let found = holding.filter_map(|(block, name)| {
+                let service = self.service(name)?;
+                let is_own = *service.key.namespace == *from;
+                let is_seen = is_own || !service.namespace_only;
+                is_seen.then_some(((is_own, block.prefix_len), service))
+            });
+            found.max_by_key(|(rank, _)| *rank).map(|(_, service)| service)
         })
     }
 

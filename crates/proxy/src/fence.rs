@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,14 +17,18 @@ use ambit_model::fence::{Condition, Fenced, Said, Undeclared};
 use ambit_model::plan::{Direct, Refusal};
 use ambit_model::service::Service;
 use ambit_tls::client_hello::{CLIENT_HELLO_BYTES_MAX, ClientHello, client_hello};
+use futures::future::{Either, select};
 use futures::stream::{self, StreamExt as _};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long a client has for its first message.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often is looked whether more of it has come.
+/// How soon is looked whether more of it has come, and how late where nothing comes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(160);
+/// How long the declared hosts may take that allow a connection whatever its client says.
+const UNSEEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Declared hosts that are looked up for one connection that says no name. Beyond it they are not
 /// asked for, and do not allow it.
 const HOSTS_MAX: usize = 256;
@@ -51,11 +56,27 @@ pub(crate) async fn pass(
     client: &TcpStream,
     fenced: &Fenced,
 ) -> Result<Direct, FenceError> {
-    if let Some(condition) = fenced.unseen()
-        && let Ok(direct) = look_up(mesh, network, fenced, condition).await
-    {
-        return Ok(direct);
+    let by_words = by_words(mesh, network, client, fenced);
+    let Some(condition) = fenced.unseen() else { return by_words.await };
+    // What others declare for the port must not hold up a client that says its name.
+    let by_address = timeout(UNSEEN_TIMEOUT, look_up(mesh, network, fenced, condition));
+    match select(pin!(by_address), pin!(by_words)).await {
+        Either::Left((Ok(Ok(direct)), _)) | Either::Right((Ok(direct), _)) => Ok(direct),
+        Either::Left((_, by_words)) => by_words.await,
+        Either::Right((Err(why), by_address)) => match by_address.await {
+            Ok(Ok(direct)) => Ok(direct),
+            _ => Err(why),
+        },
     }
+}
+
+/// The plan by what the client says first.
+async fn by_words(
+    mesh: &Mesh,
+    network: &Text,
+    client: &TcpStream,
+    fenced: &Fenced,
+) -> Result<Direct, FenceError> {
     let mut buffer = vec![0; CLIENT_HELLO_BYTES_MAX];
     let said = first_bytes(client, &mut buffer).await.map_err(FenceError::FirstBytes)?;
     let said = match &said {
@@ -79,7 +100,7 @@ enum First {
 /// Reads the first bytes, and leaves them unread for whom the client wanted to say them to.
 async fn first_bytes(client: &TcpStream, buffer: &mut [u8]) -> io::Result<First> {
     let until = Instant::now() + FIRST_BYTES_TIMEOUT;
-    let mut seen = 0;
+    let (mut seen, mut pause) = (0, LOOK_INTERVAL);
     loop {
         let peeked = tokio::time::timeout_at(until, client.peek(buffer)).await;
         let length = match peeked {
@@ -89,8 +110,9 @@ async fn first_bytes(client: &TcpStream, buffer: &mut [u8]) -> io::Result<First>
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        pause = (pause * 2).min(LOOK_INTERVAL_MAX);
         if length > seen {
-            seen = length;
+            (seen, pause) = (length, LOOK_INTERVAL);
             match client_hello(&buffer[..length]) {
                 ClientHello::More => {}
                 ClientHello::Other => return Ok(First::Bytes),
@@ -102,7 +124,7 @@ async fn first_bytes(client: &TcpStream, buffer: &mut [u8]) -> io::Result<First>
         if Instant::now() >= until {
             return Ok(First::Hello(None));
         }
-        sleep(LOOK_INTERVAL).await;
+        sleep(pause).await;
     }
 }
 

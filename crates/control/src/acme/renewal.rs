@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 /// The first pause after a failure; each further one is twice as long.
-const PAUSE_MIN: Duration = Duration::from_secs(60);
+pub(crate) const PAUSE_MIN: Duration = Duration::from_secs(60);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 /// The shortest pause where the directory says that it was asked too often.

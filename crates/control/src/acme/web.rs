@@ -18,10 +18,17 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::jwks::Allowed;
+
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer that is read; a chain has a few KiB.
 const ANSWER_MAX_BYTES: usize = 256 << 10;
+
+/// How many addresses of a directory are tried.
+const ADDRESSES_MAX: usize = 4;
+/// Longest pause that a directory may ask for before control looks again.
+const RETRY_AFTER_MAX_S: u64 = 3600;
 
 /// Why a directory does not answer.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +75,24 @@ impl HttpClient for Web {
     }
 }
 
+/// Connects to a directory, which is never control itself, its link or a cloud's metadata service.
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let found = tokio::net::lookup_host((host, port)).await?;
+    let (allowed, mut last) = (Allowed::default(), None);
+    for address in found.take(ADDRESSES_MAX) {
+        let refused = allowed.refuses(address.ip());
+        let tried = match refused {
+            Some(why) => Err(io::Error::other(format!("its address {why}"))),
+            None => TcpStream::connect(address).await,
+        };
+        match tried {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::other("its name has no address")))
+}
+
 async fn ask(
     tls: &WebConnector,
     mut request: Request<BodyWrapper<Bytes>>,
@@ -83,8 +108,8 @@ async fn ask(
     };
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let named = || authority.to_string();
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(443))).await;
-    let stream = stream.map_err(|source| WebError::Connect { authority: named(), source })?;
+    let connected = connect(host, authority.port_u16().unwrap_or(443)).await;
+    let stream = connected.map_err(|source| WebError::Connect { authority: named(), source })?;
     let stream = tls.connect(host, stream).await;
     let stream = stream.map_err(|source| WebError::Tls { authority: named(), source })?;
     let broken = |source| WebError::Exchange { authority: named(), source };
@@ -94,7 +119,14 @@ async fn ask(
     request.headers_mut().insert(header::HOST, written);
     request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     let answer = async {
-        let (head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
+        let (mut head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
+        let is_sane = |it: &HeaderValue| {
+            let seconds = it.to_str().ok().and_then(|it| it.trim().parse::<u64>().ok());
+            seconds.is_some_and(|it| it <= RETRY_AFTER_MAX_S)
+        };
+        if head.headers.get(header::RETRY_AFTER).is_some_and(|it| !is_sane(it)) {
+            head.headers.remove(header::RETRY_AFTER);
+        }
         let body = Limited::new(body, ANSWER_MAX_BYTES).collect().await;
         let body = body.map_err(|source| WebError::Body { authority: named(), source })?;
         Ok(Response::from_parts(head, Full::new(body.to_bytes())))

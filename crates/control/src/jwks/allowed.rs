@@ -46,7 +46,7 @@ impl Allowed {
     }
 
     /// Why this address may not be asked; `None` when it may.
-    pub(super) fn refuses(&self, ip: IpAddr) -> Option<&'static str> {
+    pub(crate) fn refuses(&self, ip: IpAddr) -> Option<&'static str> {
         if self.is_listed(ip) {
             return None;
         }

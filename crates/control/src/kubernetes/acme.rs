@@ -8,8 +8,9 @@
 
 mod secrets;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -24,6 +25,7 @@ use ambit_tls::web::WebConnector;
 use ambit_words::annotations::ACME_CHALLENGES;
 use ambit_words::error_chain;
 use ambit_words::labels::GATEWAY_NAME;
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -33,7 +35,7 @@ use tokio::time::Instant;
 
 use self::secrets::{Found, Secrets};
 use super::{ApiError, answer};
-use crate::acme::renewal::{due, pause};
+use crate::acme::renewal::{PAUSE_MIN, due, pause};
 use crate::acme::{Account, AcmeError, Order};
 use crate::metrics::Metrics;
 use crate::view_builder::edge::Edge;
@@ -54,6 +56,8 @@ const SEEN_MAX: Duration = Duration::from_secs(10);
 const SETTLING: Duration = Duration::from_secs(3);
 /// How long a whole order may take.
 const ORDER_MAX: Duration = Duration::from_secs(240);
+/// How long after a certificate the next is ordered at the soonest.
+const ORDERS_APART: Duration = Duration::from_secs(30);
 /// How much of an error is told in a condition.
 const TOLD_CHARS: usize = 400;
 
@@ -98,6 +102,8 @@ struct Wants {
 struct Progress {
     wants: Wants,
     failures: u32,
+    /// When it was looked at.
+    tried: Instant,
     /// When it is looked at again.
     next: Instant,
     /// The chain that was looked at.
@@ -130,8 +136,14 @@ enum LookError {
     #[error("the directory cannot be verified: {0}")]
     Roots(String),
     /// What was issued.
-    #[error("what {0} has issued is not for the hosts of the listeners")]
+    #[error("what {0} has issued is not for the hosts of the listeners, or ends too soon")]
     Other(String),
+    /// What the library cannot cope with.
+    #[error("{0} gives an answer that is not ACME's")]
+    Answer(String),
+    /// The Secret of the account is somebody else's.
+    #[error("Secret {0} is for the account, and somebody else's; rename or delete it")]
+    ForeignAccount(String),
     /// It takes too long.
     #[error("the order was not finished within {ORDER_MAX:?}")]
     Timeout,
@@ -179,14 +191,21 @@ impl Certificates {
             told.retain(|key, _| is_asked(key));
             told.len() != before
         });
+        let mut served = BTreeSet::new();
         for asked in asked {
             if !*self.leads.borrow() {
                 return;
             }
-            let before = memory.remove(&asked.key).filter(|it| it.wants == asked.wants);
+            let before = memory.remove(&asked.key);
             let progress = match before {
-                Some(before) if before.rests(asked.chain.as_ref()) => before,
-                before => self.go_on(&asked, before.map_or(0, |it| it.failures)).await,
+                Some(before) if before.rests(&asked.wants, asked.chain.as_ref()) => before,
+                // A slow directory holds up the Gateways of its own namespace alone.
+                Some(before) if served.contains(&asked.key.0.namespace) => before,
+                None if served.contains(&asked.key.0.namespace) => continue,
+                before => {
+                    served.insert(asked.key.0.namespace.clone());
+                    self.go_on(&asked, before.map_or(0, |it| it.failures)).await
+                }
             };
             memory.insert(asked.key, progress);
         }
@@ -194,11 +213,16 @@ impl Certificates {
 
     /// Looks at one; `failures` is how often that came to nothing before.
     async fn go_on(&self, asked: &Asked, failures: u32) -> Progress {
-        let looked = tokio::time::timeout(ORDER_MAX, self.look(asked)).await;
-        let looked = looked.unwrap_or(Err(LookError::Timeout));
+        let looking = tokio::time::timeout(ORDER_MAX, self.look(asked));
+        // The library panics on some answers: that is the failure of this order alone.
+        let looked = match AssertUnwindSafe(looking).catch_unwind().await {
+            Ok(looked) => looked.unwrap_or(Err(LookError::Timeout)),
+            Err(_) => Err(LookError::Answer(asked.wants.acme.directory.clone())),
+        };
         let progress = |failures: u32, next: Duration, seen: Option<String>| Progress {
             wants: asked.wants.clone(),
             failures,
+            tried: Instant::now(),
             next: Instant::now() + next,
             seen,
         };
@@ -207,7 +231,7 @@ impl Certificates {
             Ok(Looked::Good { chain, renewed_at }) => {
                 self.tell(asked, None);
                 let left = renewed_at.duration_since(SystemTime::now()).unwrap_or_default();
-                progress(0, left.max(PAUSE), Some(chain))
+                progress(0, left.max(ORDERS_APART), Some(chain))
             }
             Ok(Looked::Nothing { next, what }) => {
                 self.tell(asked, what);
@@ -323,7 +347,9 @@ impl Certificates {
         );
         // It is read again, so that what was issued is looked at as any other.
         match secrets.certificate(secret, &wants.hosts).await? {
-            Found::Own { chain, until: Some((from, to)), .. } => {
+            Found::Own { chain, until: Some((from, to)), .. }
+                if due(from, to) > SystemTime::now() =>
+            {
                 Ok(Looked::Good { chain, renewed_at: due(from, to) })
             }
             _ => Err(LookError::Other(directory.clone())),
@@ -342,6 +368,9 @@ impl Certificates {
 
     /// Makes an account, and keeps it in place of any other.
     async fn new_account(&self, secrets: &Secrets<'_>, acme: &Acme) -> Result<Account, LookError> {
+        if !secrets.may_keep_account().await? {
+            return Err(LookError::ForeignAccount(secrets.account_name()));
+        }
         let tls = self.connector(secrets, acme).await?;
         let made = Account::new(tls, &acme.directory, acme.email.as_deref()).await;
         let (account, kept) = made.map_err(|source| LookError::refused(&acme.directory, source))?;
@@ -449,7 +478,11 @@ impl LookError {
 impl Progress {
     /// Whether nothing is to be done yet. A failure is waited out; a certificate that others have
     /// changed or deleted is looked at.
-    fn rests(&self, chain: Option<&String>) -> bool {
+    fn rests(&self, wants: &Wants, chain: Option<&String>) -> bool {
+        // Words that change end a pause, but not the shortest: a directory counts orders.
+        if self.wants != *wants {
+            return self.failures > 0 && self.tried.elapsed() < PAUSE_MIN;
+        }
         self.next > Instant::now() && (self.failures > 0 || self.seen.as_ref() == chain)
     }
 }

@@ -51,7 +51,7 @@ impl ClientRootMaps {
         let mut has_failed = false;
         loop {
             objects.mark_unchanged();
-            let wanted = self.world.read().store().named_root_maps();
+            let wanted = self.wanted();
             match self.look(&wanted, &mut known).await {
                 Ok(()) => has_failed = false,
                 Err(error) => {
@@ -71,9 +71,7 @@ impl ClientRootMaps {
             }
             let others = async {
                 loop {
-                    if objects.changed().await.is_err()
-                        || self.world.read().store().named_root_maps() != wanted
-                    {
+                    if objects.changed().await.is_err() || self.wanted() != wanted {
                         return;
                     }
                 }
@@ -84,6 +82,12 @@ impl ClientRootMaps {
                 () = others => {}
             }
         }
+    }
+
+    /// What is named now.
+    fn wanted(&self) -> BTreeSet<ObjectName> {
+        let builder = self.world.read();
+        builder.store().named_root_maps(builder.mesh())
     }
 
     /// Reads the objects that are wanted, and puts those that changed into the view.
@@ -99,9 +103,10 @@ impl ClientRootMaps {
         for name in wanted {
             let roots = match self.read(name).await {
                 Ok(roots) => roots,
+                // What is known of it stays, and the others are read.
                 Err(error) => {
                     result = Err(error);
-                    break;
+                    continue;
                 }
             };
             if roots.as_ref() == known.get(name) {

@@ -116,7 +116,7 @@ pub(crate) fn service(
             ..LoadBalancing::default()
         },
         namespace_only: !spec.export_to.is_empty()
-            && spec.export_to.iter().all(|it| it == "." || it == "~"),
+            && spec.export_to.iter().all(|it| it == "." || it == "~" || **it == *name.namespace),
         ..Service::named(name.namespace.clone(), host)
     }
 }

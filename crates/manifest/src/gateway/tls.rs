@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ObjectName;
+use crate::validate::names::dns_subdomain;
 
 /// The API group of ClusterTrustBundles.
 pub const TRUST_BUNDLE_GROUP: &str = "certificates.k8s.io";
@@ -152,13 +153,17 @@ impl CaCertificateRef {
     }
 
     /// What holds the roots, for an object of this namespace: a ConfigMap, or in no namespace a
-    /// ClusterTrustBundle. Nothing else is read.
+    /// ClusterTrustBundle. Nothing else is read, and nothing whose name is none.
     pub fn holder(&self, namespace: &str) -> Option<ObjectName> {
+        let is_name = |name: &str| dns_subdomain(name).is_none();
         if self.is_trust_bundle() {
-            return Some(ObjectName::new("", &self.name));
+            // One of a signer is called `SIGNER:NAME`.
+            let is_one = self.name.split(':').all(is_name);
+            return is_one.then(|| ObjectName::new("", &self.name));
         }
         let of = self.namespace.as_deref().unwrap_or(namespace);
-        self.is_config_map().then(|| ObjectName::new(of, &self.name))
+        let is_one = self.is_config_map() && is_name(&self.name) && is_name(of);
+        is_one.then(|| ObjectName::new(of, &self.name))
     }
 }
 

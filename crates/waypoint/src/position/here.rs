@@ -2,6 +2,7 @@
 //! passes.
 
 use std::cell::{Cell, RefCell};
+use std::hash::RandomState;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub(crate) struct Here {
     pub(super) served: Rc<Served>,
     pub(super) own_service: ServiceName,
     pub(super) own_name: String,
+    /// What clients say is hashed by it, and nobody may choose what collides.
+    pub(super) hasher: RandomState,
     pub(super) random: Cell<u64>,
     pub(super) turns: Cell<u64>,
     pub(super) arrivals: Newcomers,
@@ -79,6 +82,7 @@ impl Here {
             served,
             own_service,
             own_name,
+            hasher: RandomState::new(),
             random,
             turns,
             arrivals,

@@ -12,6 +12,7 @@ use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::hash_of;
 use ambit_http::engine::position::{Arrival, Endpoint, EndpointAsk, Goal, Unreachable};
 use ambit_model::Text;
+use ambit_model::address::Reach;
 use ambit_model::choice::By;
 use ambit_model::http::certificate::Certificate;
 use ambit_model::http::gateway::{ListenerSpeaks, Proof};
@@ -23,7 +24,6 @@ use ambit_model::view::View;
 use ambit_model::workload::Workload;
 use ambit_net::socket::unspecified_like;
 use ambit_words::error_chain;
-use rustc_hash::FxBuildHasher;
 use tokio::net::TcpStream;
 
 use super::here::{Here, namespace_of};
@@ -156,12 +156,12 @@ impl Here {
             Delivery::Lookup(lookup) => {
                 let workload = Some(lookup.workload.clone());
                 // The hosts behind a wildcard have one name, and share no connections.
-                let kind = FxBuildHasher.hash_one(&lookup.host);
+                let kind = self.hasher.hash_one(&lookup.host);
                 (lookup.workload.uid.clone(), self.looked_up(lookup), workload, kind)
             }
         };
         // What is spoken in different ways shares no connection.
-        let kind = spoken.as_ref().map_or(kind, |it| FxBuildHasher.hash_one((kind, it)));
+        let kind = spoken.as_ref().map_or(kind, |it| self.hasher.hash_one((kind, it)));
         let way = Way { delivery, spoken };
         Endpoint { uid, address, workload, kind, alternatives, way }
     }
@@ -241,6 +241,13 @@ impl Here {
                 Ok(Box::new(watched))
             }
             Delivery::Direct(direct) => {
+                // What answers there answers for this pod, and not for who asks.
+                let owner = direct.service.as_ref().map(|it| &it.key.namespace);
+                let is_link = Reach::of(direct.address.ip()) == Reach::Link;
+                if is_link && owner != Some(&self.own_service.namespace) {
+                    let text = format!("{} is on this proxy's own link", direct.address);
+                    return Err(Unreachable { reason: "name_leads_inside", text });
+                }
                 let options = self.plane.dial_options(None);
                 let dialled = dial(&self.served.own, direct.address, &options).await;
                 Ok(Box::new(dialled.map_err(|error| unreachable("connect", &error))?))

@@ -145,7 +145,13 @@ impl Secrets<'_> {
         self.put(&self.account_name(), version, ACCOUNT_TYPE, &data, Some(owner)).await
     }
 
-    fn account_name(&self) -> String {
+    /// Whether an account could be kept: before one is made, for the directory counts them.
+    pub(super) async fn may_keep_account(&self) -> Result<bool, ApiError> {
+        let there = answer(self.api().get_opt(&self.account_name())).await?;
+        Ok(there.is_none_or(|it| self.is_own(&it)))
+    }
+
+    pub(super) fn account_name(&self) -> String {
         format!("{}-acme-account", self.name.name)
     }
 

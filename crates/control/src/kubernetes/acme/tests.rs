@@ -92,11 +92,12 @@ async fn failures_are_waited_out_and_changes_by_others_are_not() {
     let progress = |failures, seen: Option<&str>| Progress {
         wants: wants.clone(),
         failures,
+        tried: Instant::now(),
         next: Instant::now() + PAUSE,
         seen: seen.map(str::to_owned),
     };
     let check = |it: &Progress, chain: Option<&str>, expected: bool| {
-        assert_eq!(it.rests(chain.map(str::to_owned).as_ref()), expected, "{chain:?}");
+        assert_eq!(it.rests(&wants, chain.map(str::to_owned).as_ref()), expected, "{chain:?}");
     };
     let good = progress(0, Some("one"));
     check(&good, Some("one"), true);
@@ -104,7 +105,12 @@ async fn failures_are_waited_out_and_changes_by_others_are_not() {
     check(&good, None, false);
     let failed = progress(1, Some("one"));
     check(&failed, None, true);
+    // Other words end a pause, but not the shortest after a failure.
+    let others = Wants { hosts: vec!["a.example".to_owned()], ..wants.clone() };
+    assert!(failed.rests(&others, None) && !good.rests(&others, None));
     tokio::time::advance(PAUSE * 2).await;
     check(&good, Some("one"), false);
     check(&failed, None, false);
+    tokio::time::advance(PAUSE_MIN).await;
+    assert!(!failed.rests(&others, None));
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use ambit_manifest::ObjectName;
+use ambit_manifest::mesh_config::is_mesh_config;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 
 use super::Store;
@@ -53,10 +54,13 @@ impl Store {
         &self.credentials.client_roots
     }
 
-    /// The ConfigMaps with roots that Gateways at the edge and BackendTLSPolicies name.
-    pub(crate) fn named_root_maps(&self) -> BTreeSet<ObjectName> {
+    /// The ConfigMaps with roots that Gateways at the edge and BackendTLSPolicies name. The mesh
+    /// configuration is none: it has a reader of its own, and nobody's reference may take its
+    /// place.
+    pub(crate) fn named_root_maps(&self, mesh: &Mesh) -> BTreeSet<ObjectName> {
         let mut named = self.gateways.root_maps();
         named.extend(self.backend_tls.root_maps());
+        named.retain(|it| !is_mesh_config(it, &mesh.root_namespace));
         named
     }
 }

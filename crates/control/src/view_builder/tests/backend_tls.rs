@@ -150,7 +150,7 @@ fn a_policy_takes_the_place_of_a_destination_rules_tls_and_of_nothing_else() {
         {"type": "Hostname", "hostname": "b.example"}, {"type": "URI", "uri": "spiffe://a/b"}]);
     builder.apply([policy_at("p", 0, Some("https"), &validation)]);
     assert_eq!(spoken(&builder), ["rule.example", "refused"], "its roots are not there yet");
-    assert_eq!(builder.store().named_root_maps().len(), 1);
+    assert_eq!(builder.store().named_root_maps(builder.mesh()).len(), 1);
     builder.apply([config_map("ca", &json!({"ca.crt": ca}))]);
     assert_eq!(spoken(&builder), ["rule.example", "a.example"]);
     let expected = Origination {
@@ -178,7 +178,7 @@ fn a_policy_takes_the_place_of_a_destination_rules_tls_and_of_nothing_else() {
     assert_eq!(spoken(&builder), ["rule.example", "refused"]);
     builder.apply([delete(Kind::BackendTlsPolicy, "shop", "p")]);
     assert_eq!(spoken(&builder), ["rule.example", "rule.example"]);
-    assert!(builder.store().named_root_maps().is_empty());
+    assert!(builder.store().named_root_maps(builder.mesh()).is_empty());
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn clients_prove_themselves_by_the_roots_that_a_gateway_names() {
         let clients = &listener.speaks.termination().expect("HTTPS").clients;
         assert_eq!(clients, &expected, "{frontend}");
         assert_eq!(faults(&builder), faults_of, "{frontend}");
-        let names = builder.store().named_root_maps();
+        let names = builder.store().named_root_maps(builder.mesh());
         assert_eq!(names.is_empty(), expected == ClientValidation::None, "{frontend}");
     }
     // A grant, and roots that change, are heard of.
@@ -288,4 +288,15 @@ fn clients_prove_themselves_by_the_roots_that_a_gateway_names() {
     let is_sent = |changes: &[Change]| changes.iter().any(|it| matches!(it, Change::Gateway(_)));
     assert!(is_sent(&builder.apply([roots("certs", "far", &json!({"ca.crt": two}))])));
     assert!(!is_sent(&builder.apply([roots("certs", "other", &json!({"ca.crt": two}))])));
+}
+
+#[test]
+fn the_mesh_configuration_is_nobodys_roots() {
+    let named = |namespace: &str, name: &str| json!({"group": "", "kind": "ConfigMap", "name": name, "namespace": namespace});
+    let refs = json!([named("istio-system", "istio"), named("infra", "one"), named("a b", "c")]);
+    let frontend = json!({"default": {"validation": {"caCertificateRefs": refs}}});
+    let mut builder = builder();
+    builder.apply([gateway(&json!([]), &frontend)]);
+    let names = builder.store().named_root_maps(builder.mesh());
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), [ObjectName::new("infra", "one")]);
 }

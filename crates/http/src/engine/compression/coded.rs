@@ -9,6 +9,7 @@ use std::io;
 use bytes::Bytes;
 
 use super::encoder::Encoder;
+use super::wanted::OF_PLAIN_BYTES;
 use crate::engine::piece::{Broken, Sink};
 use crate::engine::respond::Respond;
 use crate::fields::Fields;
@@ -83,8 +84,13 @@ impl<R: Respond> Sink for Coded<'_, R> {
         }
     }
 
-    fn finish(&mut self, trailers: Option<Fields>) {
+    fn finish(&mut self, mut trailers: Option<Fields>) {
         if let State::Coding { encoder, .. } = &mut self.state {
+            if let Some(trailers) = &mut trailers {
+                for name in OF_PLAIN_BYTES {
+                    trailers.remove(name);
+                }
+            }
             let coded = encoder.finish();
             self.state = State::Plain;
             self.send(coded);

@@ -17,7 +17,7 @@ use crate::h1::framing::ResponseBody;
 use crate::head::{RequestHead, ResponseHead};
 
 /// Fields that say something of the bytes of a plain body, or offer parts of it.
-const OF_PLAIN_BYTES: [&str; 5] =
+pub(super) const OF_PLAIN_BYTES: [&str; 5] =
     ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"];
 
 /// What holds for the response to one request.
