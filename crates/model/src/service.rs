@@ -114,7 +114,7 @@ impl Service {
     }
 
     /// Whether its traffic must pass a waypoint.
-    pub(crate) fn has_waypoint(&self) -> bool {
+    pub fn has_waypoint(&self) -> bool {
         let mut shares = self.weighted_waypoints.iter().map(|(_, share)| *share);
         self.waypoint.is_some() || shares.any(|share| share > 0)
     }

@@ -2,7 +2,7 @@
 //! that hears which host is meant.
 //!
 //! A machine has no outside. Here it is a node's own address, where a pod on the node's network
-//! serves, and the names of Services without a selector, which lead to that address.
+//! serves, and the names of headless Services, which lead to that address.
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::policy::logged;
@@ -11,7 +11,7 @@ use crate::policy::logged;
 const OUTSIDE: &str = "\
 apiVersion: v1
 kind: Pod
-metadata: {name: far, namespace: outside}
+metadata: {name: far, namespace: outside, labels: {app: far}}
 spec:
   hostNetwork: true
   nodeName: node-2
@@ -25,20 +25,13 @@ metadata: {name: inside, namespace: app}
 spec: {clusterIP: None, selector: {app: server}, ports: [{name: tcp, port: 9000}]}
 ";
 
-/// Names that lead to ADDRESS; no port of a test is theirs.
+/// Names that lead there; no port of a test is theirs.
 const NAME: &str = "\
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: NAME, namespace: outside}
-spec: {clusterIP: None, ports: [{name: none, port: 1}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: NAME, namespace: outside, labels: {kubernetes.io/service-name: NAME}}
-addressType: IPv4
-ports: [{name: none, port: 1, protocol: TCP}]
-endpoints: [{addresses: [ADDRESS], conditions: {ready: true}}]
+spec: {clusterIP: None, selector: {app: far}, ports: [{name: none, port: 1}]}
 ";
 
 const ENTRIES: &str = "\
@@ -111,7 +104,7 @@ fn pods_reach_what_is_named_and_nothing_else() {
     machine.wait("the outside serves", SETTLE_TIMEOUT, || pods().is_some());
     let far = machine.pod_ip("outside", "far", false);
     let names = ["allowed", "evil", "secret"];
-    let names = names.map(|name| NAME.replace("NAME", name).replace("ADDRESS", &far));
+    let names = names.map(|name| NAME.replace("NAME", name));
     machine.apply(&format!("{ENTRIES}{}", names.concat()));
     looked_up(&machine);
     fenced(&machine, &far);

@@ -23,7 +23,7 @@ use ambit_manifest::canary::WHOLE;
 use ambit_manifest::{Kind, ObjectName};
 use ambit_model::authorize::{Decision, Denial, RuleName, Source};
 use ambit_model::choice::Surroundings;
-use ambit_model::fence::{Condition, Fenced, Said};
+use ambit_model::fence::{Condition, Fenced, Said, Undeclared};
 use ambit_model::identity::Identity;
 use ambit_model::plan::{Direct, Flow, Lookup, Plan, Refusal, Target};
 use ambit_model::service::Service;
@@ -253,7 +253,13 @@ impl Judge<'_> {
             Some(name) => Said::Name(name),
             None => Said::Bytes,
         };
-        let condition = match fenced.unseen().map_or_else(|| fenced.allowed_by(said), Ok) {
+        // Either allows it; what the client says is more to the point.
+        let condition = fenced.allowed_by(said).or_else(|why| fenced.unseen().ok_or(why));
+        let condition = match condition {
+            Ok(Condition::Name(_, service)) if service.has_waypoint() => {
+                let around = Undeclared::AroundWaypoint(service.key.clone(), fenced.destination);
+                return refused(&around.into());
+            }
             Ok(condition) => condition,
             Err(undeclared) => {
                 let hint = "a name in the client's TLS handshake decides: say it with --sni";

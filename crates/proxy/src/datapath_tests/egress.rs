@@ -115,14 +115,14 @@ in_namespaces! {
             pod.serve(8080, echo);
         }
         let further = [
-            looked_up("api.example", 8080, "240.240.0.1"),
-            looked_up("inside.example", 8080, "240.240.0.2"),
-            looked_up("itself.example", 8080, "240.240.0.3"),
-            looked_up("node.example", 8080, "240.240.0.4"),
-            looked_up("nowhere.example", 8080, "240.240.0.5"),
+            looked_up("api.example", 8080, "10.9.255.1"),
+            looked_up("inside.example", 8080, "10.9.255.2"),
+            looked_up("itself.example", 8080, "10.9.255.3"),
+            looked_up("node.example", 8080, "10.9.255.4"),
+            looked_up("nowhere.example", 8080, "10.9.255.5"),
         ];
         publish(&[&proxy], &[&client, &server], &further.concat());
-        let to = |last: u8| at(format!("240.240.0.{last}").parse().unwrap(), 8080);
+        let to = |last: u8| at(format!("10.9.255.{last}").parse().unwrap(), 8080);
         assert!(talks(&client, to(1), b"hello"));
         for last in 2..=4 {
             assert!(!talks(&client, to(last), b"hello"), "{last}");

@@ -292,8 +292,9 @@ fn clients_prove_themselves_by_the_roots_that_a_gateway_names() {
 
 #[test]
 fn the_mesh_configuration_is_nobodys_roots() {
-    let named = |namespace: &str, name: &str| json!({"group": "", "kind": "ConfigMap", "name": name, "namespace": namespace});
-    let refs = json!([named("istio-system", "istio"), named("infra", "one"), named("a b", "c")]);
+    let named = |of: &str, name: &str| json!({"kind": "ConfigMap", "name": name, "namespace": of});
+    let mesh = named("istio-system", "istio");
+    let refs = json!([mesh, named("infra", "one"), named("a b", "c")]);
     let frontend = json!({"default": {"validation": {"caCertificateRefs": refs}}});
     let mut builder = builder();
     builder.apply([gateway(&json!([]), &frontend)]);
