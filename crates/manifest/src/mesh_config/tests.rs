@@ -55,7 +55,9 @@ fn what_pods_may_reach_is_never_read_wider_than_it_is_meant() {
     for (text, is_fenced, is_wrong) in [
         ("accessLogFile: ''", false, false),
         ("outboundTrafficPolicy: {mode: ALLOW_ANY}", false, false),
-        ("outboundTrafficPolicy: {}", false, false),
+        // Istio's enumeration begins with REGISTRY_ONLY.
+        ("outboundTrafficPolicy: {}", true, true),
+        ("outboundTrafficPolicy: {Mode: ALLOW_ANY}", true, true),
         ("outboundTrafficPolicy:", false, false),
         ("outboundTrafficPolicy: {mode: REGISTRY_ONLY}", true, false),
         ("outboundTrafficPolicy: {mode: registry_only}", true, true),
