@@ -29,6 +29,7 @@ mod callers;
 pub mod config;
 mod delta_service;
 mod durable;
+mod exchange;
 mod http_server;
 mod issuer;
 mod jwks;

@@ -53,6 +53,7 @@ pub struct Mesh {
 impl Mesh {
     /// Nothing known yet.
     pub fn new(settings: Settings, certificates: Certificates, demand: Demand) -> Self {
+        let (resolvers, mark) = (settings.resolvers.clone(), settings.sockets.mark);
         Self {
             view: ArcSwap::default(),
             lately: Lately::default(),
@@ -60,9 +61,9 @@ impl Mesh {
             view_changed: watch::Sender::new(0),
             view_complete: watch::Sender::new(false),
             control_plane_away: ArcSwapOption::empty(),
+            names: Names::new(resolvers, mark, !demand.is_needed()),
             demand,
             certificates,
-            names: Names::new(settings.resolvers.clone(), settings.sockets.mark),
             memory: Memory::new(settings.memory),
             metrics: Metrics::new(settings.component),
             descriptors: Descriptors::of_this_process(settings.threads),

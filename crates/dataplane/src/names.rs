@@ -63,6 +63,9 @@ pub enum LookupError {
         limit_s = LOOKUP_TIMEOUT.as_secs()
     )]
     Timeout(Text),
+    /// A view with holes does not show which addresses are the mesh's own.
+    #[error("{0} is not looked up: a proxy that fetches on demand cannot tell where it may lead")]
+    OnDemand(Text),
 }
 
 impl Failure for LookupError {
@@ -73,7 +76,9 @@ impl Failure for LookupError {
     fn reason(&self) -> &'static str {
         match self {
             Self::Name(_) | Self::Absent(_) => "no_address",
-            Self::Resolver(..) | Self::Answer(..) | Self::Timeout(_) => "lookup",
+            Self::Resolver(..) | Self::Answer(..) | Self::Timeout(_) | Self::OnDemand(_) => {
+                "lookup"
+            }
         }
     }
 }
@@ -115,6 +120,8 @@ impl Known {
 pub struct Names {
     resolvers: Vec<SocketAddr>,
     mark: Option<u32>,
+    /// Whether the view has the whole mesh.
+    knows_mesh: bool,
     known: Mutex<FxHashMap<Text, Known>>,
     turn: AtomicUsize,
 }
@@ -137,8 +144,8 @@ type Said = Result<Arc<[IpAddr]>, LookupError>;
 
 impl Names {
     /// Nothing is known yet.
-    pub(crate) fn new(resolvers: Vec<SocketAddr>, mark: Option<u32>) -> Self {
-        Self { resolvers, mark, known: Mutex::default(), turn: AtomicUsize::new(0) }
+    pub(crate) fn new(resolvers: Vec<SocketAddr>, mark: Option<u32>, knows_mesh: bool) -> Self {
+        Self { resolvers, mark, knows_mesh, known: Mutex::default(), turn: AtomicUsize::new(0) }
     }
 
     /// The addresses of a name that are in force without asking, if any are.
@@ -153,6 +160,9 @@ impl Names {
 
     /// The addresses of a name, each once and at least one, in the order of the answer.
     pub async fn addresses(&self, host: &Text) -> Result<Arc<[IpAddr]>, LookupError> {
+        if !self.knows_mesh {
+            return Err(LookupError::OnDemand(host.clone()));
+        }
         let found = timeout(LOOKUP_TIMEOUT, self.find(host, |name| self.ask(name))).await;
         // The last answer is used on, and nobody else waits as long for the same.
         found.unwrap_or_else(|_| self.learn(host, Err(LookupError::Timeout(host.clone()))))
@@ -365,7 +375,7 @@ mod tests {
     /// What is said of a name that is asked for at these seconds, and how often a resolver was
     /// asked.
     async fn check(steps: &[(u64, Answer, Option<&str>)], asked: u32) {
-        let (names, host) = (Names::new(Vec::new(), None), Text::from("a.example"));
+        let (names, host) = (Names::new(Vec::new(), None, true), Text::from("a.example"));
         let (start, count) = (Instant::now(), Cell::new(0));
         for (at_s, answer, expected) in steps {
             tokio::time::sleep_until(start + Duration::from_secs(*at_s)).await;
@@ -402,7 +412,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_asks_for_all_and_one_that_is_gone_holds_up_nobody() {
-        let (names, host) = (Names::new(Vec::new(), None), Text::from("a.example"));
+        let (names, host) = (Names::new(Vec::new(), None, true), Text::from("a.example"));
         let asked = Cell::new(0);
         let slow = |_| {
             asked.set(asked.get() + 1);
@@ -418,9 +428,15 @@ mod tests {
         assert_eq!(asked.get(), 2);
     }
 
+    #[tokio::test]
+    async fn who_knows_a_part_of_the_mesh_looks_nothing_up() {
+        let said = Names::new(Vec::new(), None, false).addresses(&"a.example".into()).await;
+        assert!(matches!(said, Err(LookupError::OnDemand(_))), "{said:?}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn so_many_names_are_remembered() {
-        let names = Names::new(Vec::new(), None);
+        let names = Names::new(Vec::new(), None, true);
         for index in 0..NAMES_MAX + 10 {
             let host = Text::from(format!("n{index}.example"));
             let said = names.find(&host, |_| async { found(&["192.0.2.1"], 60) }).await;

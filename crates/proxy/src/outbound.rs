@@ -371,10 +371,6 @@ async fn look_up(
     record: &mut Record,
 ) -> Result<TcpStream, OutboundError> {
     let mesh = &thread.plane.mesh;
-    if mesh.demand.is_needed() {
-        // A view with holes does not know which addresses are the mesh's own.
-        return Err(OutboundError::Refused(Refusal::NoAddress(lookup.workload.uid.clone())));
-    }
     let found = mesh.names.addresses(&lookup.host).await?;
     let (network, like) = (&source.workload.network, record.destination.address.ip());
     let admitted = lookup.admitted(&mesh.view.load(), network, &found, like);

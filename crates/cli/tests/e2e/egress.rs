@@ -198,6 +198,9 @@ fn behind_a_waypoint(machine: &Machine) {
     for host in ["inside.app.svc.cluster.local", "10.96.0.1", "evil.example"] {
         assert!(ask(CLIENT, host).contains(" 503"), "{host}: {}", ask(CLIENT, host));
     }
+    // The entry is another namespace's.
     let other = ask("app/server", "allowed.outside.svc.cluster.local");
-    assert!(!other.contains(" 200"), "the entry is another namespace's: {other}");
+    assert!(!other.contains(" 200"), "{other}");
+    let refused = format!("{address}:80 is of no Service, ServiceEntry or workload");
+    logged(machine, "node-2", &[&refused]);
 }

@@ -18,6 +18,7 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::exchange::driven;
 use crate::jwks::Allowed;
 
 /// How long one request may take.
@@ -131,12 +132,5 @@ async fn ask(
         let body = body.map_err(|source| WebError::Body { authority: named(), source })?;
         Ok(Response::from_parts(head, Full::new(body.to_bytes())))
     };
-    tokio::pin!(answer);
-    tokio::select! {
-        answer = &mut answer => answer,
-        closed = connection => match closed {
-            Ok(()) => answer.await,
-            Err(error) => Err(broken(error)),
-        },
-    }
+    driven(answer, connection, broken).await
 }

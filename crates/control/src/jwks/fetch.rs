@@ -27,6 +27,7 @@ use super::allowed::Allowed;
 use super::error::FetchError;
 use super::places::{Places, Way};
 use super::tunnel::MeshClient;
+use crate::exchange::driven;
 
 /// Longest discovery document. Those of large issuers have 2 KiB.
 const DISCOVERY_MAX_BYTES: usize = 64 << 10;
@@ -266,14 +267,7 @@ async fn ask(
         }
         Ok(Reply::Body(whole.freeze()))
     };
-    tokio::pin!(answer);
-    tokio::select! {
-        answer = &mut answer => answer,
-        closed = connection => match closed {
-            Ok(()) => answer.await,
-            Err(error) => Err(broken(error)),
-        },
-    }
+    driven(answer, connection, broken).await
 }
 
 #[cfg(test)]

@@ -92,7 +92,10 @@ fn joined(mut chunks: &[u8]) -> Vec<u8> {
 }
 
 fn answers(bed: &Bed, lines: &str, body: &str) {
-    let length = body.len();
+    answers_with_length(bed, lines, body, body.len());
+}
+
+fn answers_with_length(bed: &Bed, lines: &str, body: &str, length: usize) {
     let answer = format!("HTTP/1.1 {lines}\r\nContent-Length: {length}\r\n\r\n{body}");
     bed.answers("web-1", answer.leak());
 }
@@ -248,7 +251,9 @@ fn what_must_not_be_compressed_comes_as_it_is() {
         ("GET", "304 Not Modified", "ETag: \"a\"\r\n", ""),
     ] {
         run(async |bed| {
-            answers(bed, &format!("{status}\r\n{html}{lines}x: y"), body);
+            // What HEAD is told of is large enough.
+            let length = if method == "HEAD" { large.len() } else { body.len() };
+            answers_with_length(bed, &format!("{status}\r\n{html}{lines}x: y"), body, length);
             let asked = get("Accept-Encoding: gzip, br").replace("GET", method);
             let plain = ask_bytes(bed, &asked).await;
             compress(bed, &Coding::ALL);
@@ -256,7 +261,10 @@ fn what_must_not_be_compressed_comes_as_it_is() {
                 String::from_utf8_lossy(&plain).into_owned(),
                 String::from_utf8_lossy(&ask_bytes(bed, &asked).await).into_owned(),
             );
-            let coded = coded.replace("Vary: Accept-Encoding\r\n", "");
+            // GET would be answered in another form, and caches are told so.
+            let vary = "vary: Accept-Encoding\r\n";
+            assert_eq!(coded.contains(vary), method == "HEAD", "{coded}");
+            let coded = coded.replace(vary, "");
             assert!(coded == text, "{method} {status} {lines}: {coded}");
         });
     }
