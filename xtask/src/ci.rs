@@ -6,6 +6,7 @@
 //! our own build, and its tests run beside the others. The run ends with a table of seconds and one
 //! line with the totals of all test binaries.
 
+mod room;
 mod steps;
 mod suite;
 
@@ -54,6 +55,7 @@ struct Outcome {
 
 /// Runs every step and stops at the first that fails.
 fn perform(steps: &Arc<Steps>, depth: Depth) -> Result<Outcome> {
+    room::check()?;
     let not_run = kubernetes::prepare()?.err();
     if let (Some(reason), Depth::Release) = (&not_run, depth) {
         bail!("--deep needs a cluster: {reason}");

@@ -85,6 +85,9 @@ pub(crate) enum Command {
     /// Checks whether a Kubernetes cluster can run Ambit, and whether Ambit works there. Exits with
     /// 1 if a finding is an error.
     Check(CheckArgs),
+    /// Orders the certificates that Gateways on this machine ask for by ACME, and renews them: now,
+    /// or with --watch from now on. Exits with 1 if one is missing. In a cluster control does this.
+    Acme(AcmeArgs),
     /// Takes every pod of a Kubernetes cluster out of the mesh. It first names the policies that
     /// are then no longer enforced. `helm uninstall` runs this command.
     Uninstall(UninstallArgs),
@@ -140,6 +143,7 @@ impl Command {
     fn state(&mut self) -> Option<&mut StateArgs> {
         match self {
             Self::Up(args) => Some(&mut args.state),
+            Self::Acme(args) => Some(&mut args.state),
             Self::Down(args) => Some(args),
             Self::Apply(args) => Some(&mut args.manifests.state),
             Self::Delete(args) => Some(&mut args.state),
@@ -263,6 +267,16 @@ impl IgnoredArgs {
     pub(crate) fn unenforced(&self) -> Unenforced {
         if self.allow_ignored { Unenforced::LeftOut } else { Unenforced::Refused }
     }
+}
+
+/// `ambit acme`.
+#[derive(Debug, Args)]
+pub(crate) struct AcmeArgs {
+    /// Goes on until Ctrl-C and renews in time, as `ambit up` does while it stays.
+    #[arg(long)]
+    pub(crate) watch: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
 }
 
 /// `ambit apply`.

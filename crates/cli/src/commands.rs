@@ -1,5 +1,6 @@
 //! What each command does: it calls the crate that knows, and prints the result.
 
+mod acme;
 mod ask;
 mod bench;
 mod change;
@@ -35,6 +36,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Demo(args) => up::demo(args).await,
             Command::Up(args) => up::up(args).await,
             Command::Down(args) => up::down(&args).await,
+            Command::Acme(args) => acme::acme(&args).await,
             Command::Apply(args) => change::apply(args).await,
             Command::Delete(args) => change::delete(args).await,
             Command::Get(args) => get::get(args).await,

@@ -3,18 +3,20 @@
 //! An order is made in two steps: [`Account::order`] says what a gateway must answer, and
 //! [`Order::finish`] has the directory look. In between the caller makes the answers known. Nothing
 //! here knows Gateways or Secrets; when something is tried again is said in [`renewal`]. Keys are
-//! never logged, and errors hold none.
+//! never logged, and errors hold none. In a cluster control itself is the caller; on one machine,
+//! whose networks have no way out, it is the user's command.
 
-pub(crate) mod renewal;
+pub mod renewal;
 mod web;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ambit_model::http::gateway::Challenge;
 use ambit_tls::WorkloadKey;
+use ambit_tls::certificate::CertificateSummary;
+use ambit_tls::edge::EdgeCertificate;
 use ambit_tls::key::KeyError;
 use ambit_tls::service::ServerCertificate;
-use ambit_tls::web::WebConnector;
 use instant_acme::{
     AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, OrderStatus, Problem,
     RetryPolicy,
@@ -22,6 +24,7 @@ use instant_acme::{
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
+pub use self::web::Way;
 use self::web::Web;
 
 /// How the state of an order is asked for, until it is known.
@@ -34,7 +37,7 @@ const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AcmeError {
+pub enum AcmeError {
     /// The directory cannot be asked, or says no.
     #[error("{doing} failed")]
     Directory {
@@ -67,12 +70,12 @@ pub(crate) enum AcmeError {
 
 impl AcmeError {
     /// Whether the directory asks to be left alone for a while.
-    pub(crate) fn is_rate_limit(&self) -> bool {
+    pub fn is_rate_limit(&self) -> bool {
         self.is(RATE_LIMITED)
     }
 
     /// Whether it does not know the account, which was made at another time.
-    pub(crate) fn is_no_account(&self) -> bool {
+    pub fn is_no_account(&self) -> bool {
         self.is(NO_ACCOUNT)
     }
 
@@ -101,8 +104,17 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_plain)
 }
 
+/// From when to when a pair is good, if it is whole and for all of these hosts.
+pub fn good_until(pair: &ServerCertificate, hosts: &[String]) -> Option<(SystemTime, SystemTime)> {
+    let certificate = EdgeCertificate::new("acme".into(), pair).ok()?;
+    let names: Vec<&str> = certificate.dns_names().collect();
+    let summary = CertificateSummary::from_pem(&pair.chain_pem).ok()?;
+    let is_for_all = hosts.iter().all(|host| names.contains(&host.as_str()));
+    is_for_all.then_some((summary.not_before, summary.not_after))
+}
+
 /// An account at a directory.
-pub(crate) struct Account(instant_acme::Account);
+pub struct Account(instant_acme::Account);
 
 /// What a kept account says besides its key.
 #[derive(Deserialize)]
@@ -112,22 +124,28 @@ struct Kept {
 
 impl Account {
     /// Whether an account that was kept is one at this directory.
-    pub(crate) fn is_at(kept: &str, directory: &str) -> bool {
+    pub fn is_at(kept: &str, directory: &str) -> bool {
         let kept = serde_json::from_str::<Kept>(kept).ok().and_then(|it| it.directory);
         kept.as_deref() == Some(directory)
     }
 
     /// The account that was kept.
-    pub(crate) async fn known(tls: WebConnector, kept: &str) -> Result<Self, AcmeError> {
+    ///
+    /// # Errors
+    /// What was kept is none, or the directory cannot be read.
+    pub async fn known(way: Way, kept: &str) -> Result<Self, AcmeError> {
         let credentials = serde_json::from_str(kept).map_err(|_| AcmeError::Account)?;
-        let builder = instant_acme::Account::builder_with_http(Box::new(Web::new(tls)));
+        let builder = instant_acme::Account::builder_with_http(Box::new(Web::new(way)));
         let account = builder.from_credentials(credentials).await;
         account.map(Self).map_err(failed("reading the directory"))
     }
 
     /// A new account, and what is to be kept of it: its key is in there.
-    pub(crate) async fn new(
-        tls: WebConnector,
+    ///
+    /// # Errors
+    /// The directory makes none.
+    pub async fn new(
+        way: Way,
         directory: &str,
         email: Option<&str>,
     ) -> Result<(Self, Zeroizing<String>), AcmeError> {
@@ -138,7 +156,7 @@ impl Account {
             terms_of_service_agreed: true,
             only_return_existing: false,
         };
-        let builder = instant_acme::Account::builder_with_http(Box::new(Web::new(tls)));
+        let builder = instant_acme::Account::builder_with_http(Box::new(Web::new(way)));
         let made = builder.create(&asked, directory.to_owned(), None).await;
         let (account, credentials) = made.map_err(failed("making an account"))?;
         let kept = serde_json::to_string(&credentials).map_err(|_| AcmeError::Account)?;
@@ -146,7 +164,10 @@ impl Account {
     }
 
     /// Orders a certificate for these hosts.
-    pub(crate) async fn order(&self, hosts: &[String]) -> Result<Order, AcmeError> {
+    ///
+    /// # Errors
+    /// The directory says no, or asks for a proof that cannot be given.
+    pub async fn order(&self, hosts: &[String]) -> Result<Order, AcmeError> {
         let asked: Vec<Identifier> = hosts.iter().cloned().map(Identifier::Dns).collect();
         let order = self.0.new_order(&NewOrder::new(&asked)).await;
         let mut order = order.map_err(failed("ordering a certificate"))?;
@@ -176,7 +197,7 @@ impl Account {
 }
 
 /// An order that is under way.
-pub(crate) struct Order {
+pub struct Order {
     order: instant_acme::Order,
     hosts: Vec<String>,
     challenges: Vec<Challenge>,
@@ -185,12 +206,15 @@ pub(crate) struct Order {
 impl Order {
     /// What must be answered before it is finished; nothing for hosts that the directory still
     /// believes from before.
-    pub(crate) fn challenges(&self) -> &[Challenge] {
+    pub fn challenges(&self) -> &[Challenge] {
         &self.challenges
     }
 
     /// Has the directory look, and issue.
-    pub(crate) async fn finish(mut self) -> Result<ServerCertificate, AcmeError> {
+    ///
+    /// # Errors
+    /// It does not believe, or does not issue.
+    pub async fn finish(mut self) -> Result<ServerCertificate, AcmeError> {
         let mut all = self.order.authorizations();
         while let Some(authorization) = all.next().await {
             let mut authorization = authorization.map_err(failed("reading an order"))?;
@@ -235,7 +259,9 @@ fn detail(problem: &Problem) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::is_token;
+    use ambit_tls::authority::{Authority, AuthorityBundle};
+
+    use super::*;
 
     #[test]
     fn a_token_is_one_word_of_a_few_letters() {
@@ -244,5 +270,26 @@ mod tests {
         {
             assert_eq!(is_token(text), expected, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_pair_is_good_for_the_hosts_in_it() {
+        let now = SystemTime::now();
+        let authority = Authority::generate("cluster.local", now).expect("a root");
+        let authority = AuthorityBundle::new(authority);
+        let hour = Duration::from_secs(3600);
+        let issue = |names: &[&str]| authority.issue_server(names, hour, now).expect("it issues");
+        let check = |pair: &ServerCertificate, hosts: &[&str], expected: bool| {
+            let hosts: Vec<String> = hosts.iter().map(|it| (*it).to_owned()).collect();
+            assert_eq!(good_until(pair, &hosts).is_some(), expected, "{hosts:?}");
+        };
+        let pair = issue(&["a.example", "b.example"]);
+        check(&pair, &["a.example"], true);
+        check(&pair, &["b.example", "a.example"], true);
+        check(&pair, &["a.example", "c.example"], false);
+        let key_pem = issue(&["a.example"]).key_pem;
+        check(&ServerCertificate { chain_pem: pair.chain_pem, key_pem }, &["a.example"], false);
+        let empty = ServerCertificate { chain_pem: String::new(), key_pem: String::new().into() };
+        check(&empty, &["a.example"], false);
     }
 }

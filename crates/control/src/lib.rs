@@ -16,11 +16,12 @@
 //! | `callers`, `authentication` | who a token belongs to, and whether that is a node proxy |
 //! | `ca` | the certificate authority |
 //! | `jwks` | the keys of token issuers, fetched |
+//! | [`acme`] | the conversation with a directory that issues certificates |
 //! | `node_credentials` | tokens, roots and revocation lists for nodes |
 //! | `admin`, `monitoring`, `http_server`, `metrics` | what operators see |
 //! | `durable` | whole files |
 
-mod acme;
+pub mod acme;
 mod admin;
 mod attached;
 mod authentication;

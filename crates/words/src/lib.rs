@@ -1,5 +1,6 @@
-//! What several crates must write and read alike: ports, labels, annotations, names, the order to
-//! leave, durations, variables of a waypoint, an error in one line, and how near two words are.
+//! What several crates must write and read alike: ports, labels, annotations, names, keys of
+//! Secrets, the order to leave, durations, variables of a waypoint, an error in one line, and how
+//! near two words are.
 //!
 //! The lowest crate: it depends on nothing and decides nothing. A word that one crate alone needs
 //! stays in that crate. `cargo xtask tidy` fails on two crates that define the same word.
@@ -13,6 +14,7 @@ pub mod exposition;
 pub mod labels;
 pub mod names;
 pub mod ports;
+pub mod secrets;
 pub mod spelling;
 pub mod variables;
 

@@ -72,6 +72,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     tokio::select! {
         () = interruptions.next() => {}
         () = gone(&client) => bail!("the machine has ended; see its logs"),
+        () = super::acme::watch(&client), if !args.no_mesh => {}
     }
     down(&StateArgs { state: Some(config.state) }).await
 }

@@ -10,14 +10,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 const LIMITED_MIN: Duration = Duration::from_secs(60 * 60);
 
 /// When a certificate is renewed: a third of its time is left then.
-pub(crate) fn due(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
+pub fn due(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
     not_before + lifetime * 2 / 3
 }
 
 /// How long nothing is tried after so many failures in a row. `draw` is any number: it spreads
 /// those that failed at the same time, over a quarter more.
-pub(crate) fn pause(failures: u32, is_rate_limited: bool, draw: u64) -> Duration {
+pub fn pause(failures: u32, is_rate_limited: bool, draw: u64) -> Duration {
     let doubled = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16));
     let least = if is_rate_limited { LIMITED_MIN } else { PAUSE_MIN };
     let pause = doubled.clamp(least, PAUSE_MAX);

@@ -8,6 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
+use ambit_tls::certificate::CertificateError;
 use ambit_tls::web::WebConnector;
 use bytes::Bytes;
 use http::uri::Scheme;
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::exchange::driven;
-use crate::jwks::Allowed;
+use crate::jwks::{Allowed, system_roots};
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,15 +49,43 @@ enum WebError {
     Timeout,
 }
 
+/// How a directory is reached, and by which roots it is verified.
+#[derive(Clone)]
+pub struct Way {
+    tls: WebConnector,
+    allowed: Allowed,
+}
+
+impl Way {
+    /// Control's, on behalf of whoever writes Gateways: never to control itself, its link or a
+    /// cloud's metadata service.
+    pub(crate) fn of_control(
+        system_roots: Option<&[u8]>,
+        further_roots: Option<&str>,
+    ) -> Result<Self, CertificateError> {
+        let tls = WebConnector::new(system_roots, further_roots)?;
+        Ok(Self { tls, allowed: Allowed::default() })
+    }
+
+    /// That of a user's own command: wherever the user says.
+    ///
+    /// # Errors
+    /// `further_roots` that hold no certificate.
+    pub fn of_user(further_roots: Option<&str>) -> Result<Self, CertificateError> {
+        let tls = WebConnector::new(system_roots(None).as_deref(), further_roots)?;
+        Ok(Self { tls, allowed: Allowed::all() })
+    }
+}
+
 /// Asks a directory.
 pub(super) struct Web {
-    tls: WebConnector,
+    way: Way,
 }
 
 impl Web {
-    /// Believes the roots of `tls`.
-    pub(super) fn new(tls: WebConnector) -> Self {
-        Self { tls }
+    /// Asks in this way.
+    pub(super) fn new(way: Way) -> Self {
+        Self { way }
     }
 }
 
@@ -65,9 +94,9 @@ impl HttpClient for Web {
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let tls = self.tls.clone();
+        let way = self.way.clone();
         Box::pin(async move {
-            let answer = timeout(TIMEOUT, ask(&tls, request)).await;
+            let answer = timeout(TIMEOUT, ask(&way, request)).await;
             match answer.unwrap_or(Err(WebError::Timeout)) {
                 Ok(answer) => Ok(BytesResponse::from(answer)),
                 Err(error) => Err(Error::Other(Box::new(error))),
@@ -76,10 +105,10 @@ impl HttpClient for Web {
     }
 }
 
-/// Connects to a directory, which is never control itself, its link or a cloud's metadata service.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+/// Connects to a directory, at an address that is allowed.
+async fn connect(allowed: &Allowed, host: &str, port: u16) -> io::Result<TcpStream> {
     let found = tokio::net::lookup_host((host, port)).await?;
-    let (allowed, mut last) = (Allowed::default(), None);
+    let mut last = None;
     for address in found.take(ADDRESSES_MAX) {
         let refused = allowed.refuses(address.ip());
         let tried = match refused {
@@ -95,7 +124,7 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 async fn ask(
-    tls: &WebConnector,
+    way: &Way,
     mut request: Request<BodyWrapper<Bytes>>,
 ) -> Result<Response<Full<Bytes>>, WebError> {
     let uri = request.uri().clone();
@@ -109,9 +138,9 @@ async fn ask(
     };
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let named = || authority.to_string();
-    let connected = connect(host, authority.port_u16().unwrap_or(443)).await;
+    let connected = connect(&way.allowed, host, authority.port_u16().unwrap_or(443)).await;
     let stream = connected.map_err(|source| WebError::Connect { authority: named(), source })?;
-    let stream = tls.connect(host, stream).await;
+    let stream = way.tls.connect(host, stream).await;
     let stream = stream.map_err(|source| WebError::Tls { authority: named(), source })?;
     let broken = |source| WebError::Exchange { authority: named(), source };
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));

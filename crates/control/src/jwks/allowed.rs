@@ -30,6 +30,13 @@ pub(crate) struct Allowed {
 }
 
 impl Allowed {
+    /// Everything.
+    pub(crate) fn all() -> Self {
+        let all = [IpAddr::from([0; 4]), IpAddr::from([0; 16])].map(|it| IpNet::new(it, 0));
+        let networks = all.into_iter().map(|it| it.expect("no bits are bits of both")).collect();
+        Self { hosts: Vec::new(), networks }
+    }
+
     /// Whether this host, in lower case, may be asked.
     pub(super) fn host(&self, host: &str) -> bool {
         let is = |pattern: &String| match pattern.strip_prefix('*') {

@@ -21,10 +21,10 @@ use ambit_manifest::waypoint::{self, Made};
 use ambit_model::http::gateway::Challenge;
 use ambit_net::drain::Guard;
 use ambit_tls::service::ServerCertificate;
-use ambit_tls::web::WebConnector;
 use ambit_words::annotations::ACME_CHALLENGES;
 use ambit_words::error_chain;
 use ambit_words::labels::GATEWAY_NAME;
+use ambit_words::secrets::ROOTS_KEY;
 use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::{Patch, PatchParams};
@@ -36,10 +36,9 @@ use tokio::time::Instant;
 use self::secrets::{Found, Secrets};
 use super::{ApiError, answer};
 use crate::acme::renewal::{PAUSE_MIN, due, pause};
-use crate::acme::{Account, AcmeError, Order};
+use crate::acme::{Account, AcmeError, Order, Way};
 use crate::metrics::Metrics;
 use crate::view_builder::edge::Edge;
-use crate::view_builder::records::ROOTS_KEY;
 use crate::world::World;
 
 /// The field manager of challenges.
@@ -362,7 +361,7 @@ impl Certificates {
         let Some(kept) = kept.filter(|kept| Account::is_at(kept, &acme.directory)) else {
             return self.new_account(secrets, acme).await;
         };
-        let account = Account::known(self.connector(secrets, acme).await?, &kept).await;
+        let account = Account::known(self.way(secrets, acme).await?, &kept).await;
         account.map_err(|source| LookError::refused(&acme.directory, source))
     }
 
@@ -371,20 +370,16 @@ impl Certificates {
         if !secrets.may_keep_account().await? {
             return Err(LookError::ForeignAccount(secrets.account_name()));
         }
-        let tls = self.connector(secrets, acme).await?;
-        let made = Account::new(tls, &acme.directory, acme.email.as_deref()).await;
+        let way = self.way(secrets, acme).await?;
+        let made = Account::new(way, &acme.directory, acme.email.as_deref()).await;
         let (account, kept) = made.map_err(|source| LookError::refused(&acme.directory, source))?;
         let (_, version) = secrets.account().await?;
         secrets.put_account(version, &kept).await?;
         Ok(account)
     }
 
-    /// What verifies the directory.
-    async fn connector(
-        &self,
-        secrets: &Secrets<'_>,
-        acme: &Acme,
-    ) -> Result<WebConnector, LookError> {
+    /// How the directory is reached.
+    async fn way(&self, secrets: &Secrets<'_>, acme: &Acme) -> Result<Way, LookError> {
         let mut further = None;
         if let Some(map) = &acme.directory_ca {
             let namespace = &secrets.name.namespace;
@@ -394,7 +389,7 @@ impl Certificates {
             let missing = || format!("there is no ConfigMap {namespace}/{map} with {ROOTS_KEY}");
             further = Some(roots.ok_or_else(|| LookError::Roots(missing()))?);
         }
-        let made = WebConnector::new(self.system_roots.as_deref(), further.as_deref());
+        let made = Way::of_control(self.system_roots.as_deref(), further.as_deref());
         made.map_err(|error| LookError::Roots(error_chain(&error)))
     }
 

@@ -13,6 +13,7 @@ use ambit_manifest::gateway::{TRUST_BUNDLE, TRUST_BUNDLE_GROUP};
 use ambit_manifest::{Kind, ObjectKey, ObjectName, Typed};
 use ambit_net::drain::Guard;
 use ambit_words::error_chain;
+use ambit_words::secrets::ROOTS_KEY;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject};
@@ -22,7 +23,6 @@ use tokio::time::sleep;
 
 use super::{ApiError, answer};
 use crate::registry::Event;
-use crate::view_builder::records::ROOTS_KEY;
 use crate::world::World;
 
 /// Versions of ClusterTrustBundle, the newest first.

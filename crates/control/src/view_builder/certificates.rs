@@ -21,10 +21,10 @@ use ambit_model::view::{Change, View};
 use ambit_tls::edge::EdgeCertificate;
 use ambit_tls::service::ServerCertificate;
 use ambit_words::error_chain;
+use ambit_words::secrets::{SECRET_CHAIN, SECRET_KEY, SECRET_TYPE};
 use k8s_openapi::api::core::v1::Secret;
 use zeroize::Zeroizing;
 
-use super::records::{SECRET_CHAIN, SECRET_KEY, SECRET_TYPE};
 use super::store::Store;
 
 /// The reason of a listener whose Secret is of a namespace that does not permit it.

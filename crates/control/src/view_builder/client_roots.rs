@@ -15,9 +15,9 @@ use ambit_model::Text;
 use ambit_model::http::gateway::ClientValidation;
 use ambit_tls::edge::check_roots;
 use ambit_words::error_chain;
+use ambit_words::secrets::ROOTS_KEY;
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::records::ROOTS_KEY;
 use super::store::Store;
 
 /// The reason where nobody can prove anything.

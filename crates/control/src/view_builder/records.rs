@@ -190,14 +190,6 @@ pub(crate) struct NamespaceRecord {
     pub(crate) is_ending: bool,
 }
 
-/// The type of Secrets with a certificate and its key.
-pub(crate) const SECRET_TYPE: &str = "kubernetes.io/tls";
-/// Where such a Secret has the certificate, and those that vouch for it.
-pub(crate) const SECRET_CHAIN: &str = "tls.crt";
-/// Where it has the private key.
-pub(crate) const SECRET_KEY: &str = "tls.key";
-/// Where a ConfigMap has roots.
-pub(crate) const ROOTS_KEY: &str = "ca.crt";
 /// The annotation that says how traffic is spread, on a Service or Namespace.
 pub(crate) const TRAFFIC_DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 

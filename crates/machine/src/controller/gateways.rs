@@ -15,6 +15,7 @@ use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::gateway::{Gateway, GatewayClass, Position};
 use ambit_manifest::waypoint::parameters::{self, Patches};
 use ambit_manifest::waypoint::{self, Common, Made, Place, SetOf, attached_sets};
+use ambit_words::annotations::ACME_CHALLENGES;
 use ambit_words::labels::DEFAULTS_FOR_CLASS;
 use ambit_words::{names, ports};
 use serde_json::{Value, json};
@@ -161,12 +162,8 @@ fn make(
             );
             return Ok((Made { problem: Some(problem), ..Made::default() }, false));
         }
-        // Whoever scaled it decides, unless a patch does.
-        let is_said = value.pointer("/spec/replicas").is_some();
-        if let Some(replicas) = there.and_then(|there| there.pointer("/spec/replicas"))
-            && !is_said
-        {
-            value["spec"]["replicas"] = replicas.clone();
+        if let Some(there) = there {
+            keep(there, &mut value);
         }
         wanted.push(value);
     }
@@ -188,6 +185,21 @@ fn make(
     // Another class or annotation gives its objects other names.
     let changed = remove(store, gateway, &kept, now)? || changed;
     Ok((found(store, asked), changed))
+}
+
+/// Keeps what others have written into an object that is made again.
+fn keep(there: &Value, value: &mut Value) {
+    // Whoever scaled it decides, unless a patch does.
+    if let (Some(replicas), None) =
+        (there.pointer("/spec/replicas"), value.pointer("/spec/replicas"))
+    {
+        value["spec"]["replicas"] = replicas.clone();
+    }
+    // What the gateway answers to a directory, by the user's command.
+    let annotations = there.pointer("/metadata/annotations");
+    if let Some(answers) = annotations.and_then(|it| it.get(ACME_CHALLENGES)) {
+        value["metadata"]["annotations"][ACME_CHALLENGES] = answers.clone();
+    }
 }
 
 /// The name of an object that is to be made.
@@ -389,6 +401,25 @@ mod tests {
         let mut gateway = gateway("ambit", "HTTP");
         gateway["spec"]["listeners"][0]["port"] = json!(port);
         gateway
+    }
+
+    #[test]
+    fn what_a_gateway_answers_to_a_directory_stays_until_it_is_taken_away() {
+        let mut bed = Bed::new();
+        bed.apply(at_the_edge(80));
+        let answers = |bed: &Bed| {
+            let service = bed.named("services", "way-ambit").unwrap();
+            service["metadata"]["annotations"][ACME_CHALLENGES].clone()
+        };
+        assert_eq!(answers(&bed), Value::Null);
+        let written = json!({ACME_CHALLENGES: "shop.test one one.two\n"});
+        for annotations in [written, json!({})] {
+            let mut service = bed.named("services", "way-ambit").unwrap().clone();
+            service["metadata"]["annotations"] = annotations.clone();
+            bed.apply(service);
+            bed.apply(at_the_edge(8080));
+            assert_eq!(answers(&bed), annotations[ACME_CHALLENGES]);
+        }
     }
 
     #[test]

@@ -8,10 +8,9 @@ use std::time::SystemTime;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::gateway::Gateway;
-use ambit_tls::certificate::CertificateSummary;
-use ambit_tls::edge::EdgeCertificate;
 use ambit_tls::service::ServerCertificate;
 use ambit_words::labels::ACME;
+use ambit_words::secrets::{ACCOUNT_KEY, ACCOUNT_TYPE, SECRET_CHAIN, SECRET_KEY, SECRET_TYPE};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -23,12 +22,7 @@ use kube::{Api, Client};
 use zeroize::Zeroizing;
 
 use super::super::{ApiError, answer};
-use crate::view_builder::records::{SECRET_CHAIN, SECRET_KEY, SECRET_TYPE};
-
-/// Under which key an account is kept.
-const ACCOUNT_KEY: &str = "account.json";
-/// The type of the Secret of an account.
-const ACCOUNT_TYPE: &str = "ambit.io/acme-account";
+use crate::acme::good_until;
 
 /// The Secrets of a Gateway.
 pub(super) struct Secrets<'a> {
@@ -195,43 +189,4 @@ impl Secrets<'_> {
 fn text(secret: &Secret, key: &str) -> Option<String> {
     let value = secret.data.as_ref()?.get(key)?;
     String::from_utf8(value.0.clone()).ok()
-}
-
-/// From when to when a pair is good, if it is whole and for all of these hosts.
-fn good_until(pair: &ServerCertificate, hosts: &[String]) -> Option<(SystemTime, SystemTime)> {
-    let certificate = EdgeCertificate::new("acme".into(), pair).ok()?;
-    let names: Vec<&str> = certificate.dns_names().collect();
-    let summary = CertificateSummary::from_pem(&pair.chain_pem).ok()?;
-    let is_for_all = hosts.iter().all(|host| names.contains(&host.as_str()));
-    is_for_all.then_some((summary.not_before, summary.not_after))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use ambit_tls::authority::{Authority, AuthorityBundle};
-
-    use super::*;
-
-    #[test]
-    fn a_pair_is_good_for_the_hosts_in_it() {
-        let now = SystemTime::now();
-        let authority = Authority::generate("cluster.local", now).expect("a root");
-        let authority = AuthorityBundle::new(authority);
-        let hour = Duration::from_secs(3600);
-        let issue = |names: &[&str]| authority.issue_server(names, hour, now).expect("it issues");
-        let check = |pair: &ServerCertificate, hosts: &[&str], expected: bool| {
-            let hosts: Vec<String> = hosts.iter().map(|it| (*it).to_owned()).collect();
-            assert_eq!(good_until(pair, &hosts).is_some(), expected, "{hosts:?}");
-        };
-        let pair = issue(&["a.example", "b.example"]);
-        check(&pair, &["a.example"], true);
-        check(&pair, &["b.example", "a.example"], true);
-        check(&pair, &["a.example", "c.example"], false);
-        let key_pem = issue(&["a.example"]).key_pem;
-        check(&ServerCertificate { chain_pem: pair.chain_pem, key_pem }, &["a.example"], false);
-        let empty = ServerCertificate { chain_pem: String::new(), key_pem: String::new().into() };
-        check(&empty, &["a.example"], false);
-    }
 }

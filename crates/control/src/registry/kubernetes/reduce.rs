@@ -17,6 +17,7 @@ use ambit_words::annotations::{
 };
 use ambit_words::labels::SERVICE_NAME;
 use ambit_words::names::MESH_CONFIG_MAP;
+use ambit_words::secrets::{SECRET_CHAIN, SECRET_KEY, SECRET_TYPE};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, ContainerState, ContainerStateWaiting, ContainerStatus, Namespace, Node,
     ObjectReference, Pod, PodCondition, PodSpec, PodStatus, Secret, Service, ServiceSpec,
@@ -30,7 +31,7 @@ use serde_json::Value;
 
 use super::strictest;
 use crate::registry::Event;
-use crate::view_builder::records::{SECRET_CHAIN, SECRET_KEY, SECRET_TYPE, TRAFFIC_DISTRIBUTION};
+use crate::view_builder::records::TRAFFIC_DISTRIBUTION;
 
 /// Slices that the controller for selectors did not write: its own slices, at least one for each
 /// Service, only repeat what pods say. Those that it leaves behind when a Service loses its
