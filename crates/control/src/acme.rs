@@ -17,6 +17,7 @@ use ambit_tls::certificate::CertificateSummary;
 use ambit_tls::edge::EdgeCertificate;
 use ambit_tls::key::KeyError;
 use ambit_tls::service::ServerCertificate;
+use ambit_words::error_chain;
 use instant_acme::{
     AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, OrderStatus, Problem,
     RetryPolicy,
@@ -30,6 +31,10 @@ use self::web::Web;
 /// How the state of an order is asked for, until it is known.
 const POLLING: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).timeout(Duration::from_secs(60));
+/// Longest token that is answered with; 43 letters have the bits that are asked for.
+const TOKEN_BYTES_MAX: usize = 256;
+/// How much of an error is told.
+const TOLD_CHARS: usize = 400;
 /// The error of a directory that has had enough (RFC 8555, 6.7).
 const RATE_LIMITED: &str = "urn:ietf:params:acme:error:rateLimited";
 /// The error of a directory that does not know an account any more.
@@ -98,10 +103,16 @@ fn failed(doing: &'static str) -> impl Fn(instant_acme::Error) -> AcmeError {
     }
 }
 
-/// Whether a text has the form of a token (RFC 8555, 8.3).
+/// Whether a text has the form of a token (RFC 8555, 8.3), and no more than one ever has.
 fn is_token(text: &str) -> bool {
     let is_plain = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_');
-    !text.is_empty() && text.bytes().all(is_plain)
+    (1..=TOKEN_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+/// An error in one line: what of it are a directory's words commands no terminal, and is cut.
+pub fn told(error: &dyn std::error::Error) -> String {
+    let plain = |it: char| if it.is_control() { ' ' } else { it };
+    error_chain(error).chars().map(plain).take(TOLD_CHARS).collect()
 }
 
 /// From when to when a pair is good, if it is whole and for all of these hosts.
@@ -270,6 +281,15 @@ mod tests {
         {
             assert_eq!(is_token(text), expected, "{text:?}");
         }
+        assert!(is_token(&"a".repeat(256)) && !is_token(&"a".repeat(257)));
+    }
+
+    #[test]
+    fn the_words_of_a_directory_are_one_short_line() {
+        let what = format!("\u{1b}[2J\nGateway edge/in: issued{}", "!".repeat(1000));
+        let text = told(&AcmeError::NotProven { host: "a.example".to_owned(), what });
+        assert!(!text.contains(char::is_control) && text.chars().count() == 400, "{text:?}");
+        assert!(text.starts_with("a.example is not proven:  [2J Gateway"), "{text:?}");
     }
 
     #[test]

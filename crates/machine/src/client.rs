@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::command::{Apply, Captured, Delete, Kill, OfDeployment, Refusal, Scale, StartCapture};
+use crate::command::{
+    Apply, Captured, Delete, Expected, Kill, OfDeployment, Refusal, Scale, StartCapture,
+};
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::objects::{Changes, ObjectRef};
@@ -221,7 +223,18 @@ impl Client {
         images: ImageMap,
         dry_run: bool,
     ) -> Result<Changes, ClientError> {
-        self.order("/apply", &Apply { objects, images, dry_run }).await
+        let expected = Vec::new();
+        self.order("/apply", &Apply { objects, images, dry_run, expected }).await
+    }
+
+    /// Applies objects if those that are `expected` are still as they were read.
+    pub async fn apply_expecting(
+        &self,
+        objects: Vec<Value>,
+        expected: Vec<Expected>,
+    ) -> Result<Changes, ClientError> {
+        let images = ImageMap::default();
+        self.order("/apply", &Apply { objects, images, dry_run: false, expected }).await
     }
 
     /// Deletes objects and what they own: all, or none and an error.

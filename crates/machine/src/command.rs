@@ -24,6 +24,19 @@ pub(crate) struct Apply {
     /// Only says what would change.
     #[serde(default)]
     pub(crate) dry_run: bool,
+    /// What must still be so of objects.
+    #[serde(default)]
+    pub(crate) expected: Vec<Expected>,
+}
+
+/// An object as somebody has read it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Expected {
+    /// Which.
+    pub object: ObjectRef,
+    /// Its resource version; `None` where it was not there.
+    pub version: Option<String>,
 }
 
 /// `/delete`: objects and what they own, all or none.

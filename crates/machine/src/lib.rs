@@ -54,6 +54,7 @@ use std::process::ExitCode;
 pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
+pub use command::Expected;
 pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};

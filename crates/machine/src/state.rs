@@ -12,7 +12,7 @@ use ambit_words::names::UNSCHEDULABLE;
 use tokio::sync::Notify;
 
 use super::client::{NodeInfo, PodInfo};
-use super::command::Apply;
+use super::command::{Apply, Expected};
 use super::record::Record;
 use super::roles::{Role, Roles};
 use crate::addresses::NodeNetwork;
@@ -63,8 +63,14 @@ impl Objects {
         command: Apply,
         now: &str,
     ) -> Result<Changes, ApplyError> {
-        let Apply { objects, images, dry_run } = command;
+        let Apply { objects, images, dry_run, expected } = command;
         let Self { store, admission, .. } = self;
+        for Expected { object, version } in expected {
+            let there = store.object(&object).map(|it| text(it, "/metadata/resourceVersion"));
+            if there != version.as_deref() {
+                return Err(ApplyError::Conflict { object });
+            }
+        }
         let images = admission.images.clone().extended(images);
         let wanted = Admission { images, ..admission.clone() };
         let (settled, changes) = store.draft_apply(objects, &wanted, now)?;
@@ -183,32 +189,43 @@ impl Machine {
 mod tests {
     use std::fs;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    #[test]
-    fn a_change_that_fails_leaves_the_images_as_they_were() {
+    const NOW: &str = "2026-01-31T12:00:00Z";
+
+    /// A machine without nodes, and what images mean on it.
+    fn machine(images: &ImageMap) -> (tempfile::TempDir, Layout, Objects) {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::new(root.path());
         let store = Store::create(layout.clone()).unwrap();
-        let images = |text: &str| ImageMap::parse([text]).unwrap();
-        let old = images("old=sleep 1");
         let record: Record = serde_json::from_value(json!({
             "pid": 1, "startTicks": 1, "pidNamespace": 1, "networkNamespaces": {}, "startedAt": "",
-            "nodes": [], "rootless": false, "mesh": false, "images": old, "binary": "",
+            "nodes": [], "rootless": false, "mesh": false, "images": images, "binary": "",
         }))
         .unwrap();
         record.write(&layout).unwrap();
-        let admission = Admission { images: old.clone(), rootless: false };
+        let admission = Admission { images: images.clone(), rootless: false };
         let reported = Mirror::new(&layout);
-        let mut objects = Objects { store, reported, admission, mesh: None };
+        (root, layout, Objects { store, reported, admission, mesh: None })
+    }
+
+    fn namespace(name: &str, labels: Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": name, "labels": labels}})
+    }
+
+    #[test]
+    fn a_change_that_fails_leaves_the_images_as_they_were() {
+        let images = |text: &str| ImageMap::parse([text]).unwrap();
+        let old = images("old=sleep 1");
+        let (_root, layout, mut objects) = machine(&old);
         let mut apply = |name: &str| {
-            let metadata = json!({ "name": name });
-            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
-            let new = images("new=sleep 2");
-            let command = Apply { objects: vec![object], images: new, dry_run: false };
-            let applied = objects.apply(&layout, command, "2026-01-31T12:00:00Z");
+            let (objects_of, new) = (vec![namespace(name, json!({}))], images("new=sleep 2"));
+            let expected = Vec::new();
+            let command = Apply { objects: objects_of, images: new, dry_run: false, expected };
+            let applied = objects.apply(&layout, command, NOW);
             let images = Record::read(&layout).unwrap().images;
             assert_eq!(images, objects.admission.images, "both say the same");
             (applied, images)
@@ -224,5 +241,32 @@ mod tests {
         let (applied, images) = apply("a");
         applied.unwrap();
         assert_eq!(images, old.clone().extended(ImageMap::parse(["new=sleep 2"]).unwrap()));
+    }
+
+    #[test]
+    fn what_is_expected_must_still_be_so() {
+        let (_root, layout, mut objects) = machine(&ImageMap::default());
+        let object = ObjectRef::new(crate::objects::Kind::Namespace, None, "a");
+        let mut apply = |labels: Value, version: Option<String>, is_taken: bool| {
+            let expected = vec![Expected { object: object.clone(), version }];
+            let (images, objects_of) = (ImageMap::default(), vec![namespace("a", labels)]);
+            let command = Apply { objects: objects_of, images, dry_run: false, expected };
+            let applied = objects.apply(&layout, command, NOW);
+            let is_conflict = matches!(applied, Err(ApplyError::Conflict { .. }));
+            assert_eq!((applied.is_ok(), is_conflict), (is_taken, !is_taken), "{applied:?}");
+            version_of(&objects, &object)
+        };
+        apply(json!({}), Some("1".to_owned()), false);
+        let first = apply(json!({}), None, true);
+        apply(json!({"a": "b"}), None, false);
+        let second = apply(json!({"a": "b"}), first.clone(), true);
+        assert_ne!(first, second);
+        apply(json!({"a": "c"}), first, false);
+        apply(json!({"a": "c"}), second, true);
+    }
+
+    fn version_of(objects: &Objects, object: &ObjectRef) -> Option<String> {
+        let there = objects.store.object(object);
+        there.map(|it| text(it, "/metadata/resourceVersion").to_owned())
     }
 }

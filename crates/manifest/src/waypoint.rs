@@ -312,7 +312,7 @@ fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
         "name": ISTIO_PROXY,
         "image": common.image,
         "env": environment(gateway, common),
-        "ports": container_ports(gateway, common),
+        "ports": container_ports(common),
     });
     let ready = json!({"path": "/healthz/ready", "port": PROXY_READINESS});
     match common.place {
@@ -342,14 +342,12 @@ fn container(gateway: &Gateway, common: &Common<'_>) -> Value {
     container
 }
 
-fn container_ports(gateway: &Gateway, common: &Common<'_>) -> Vec<Value> {
+/// A gateway's listeners are none of them: they come and go while its pods stay.
+fn container_ports(common: &Common<'_>) -> Vec<Value> {
     let port = |name: &str, number: u16| json!({"name": name, "containerPort": number});
     let mut all = match common.position {
         Position::Waypoint => vec![port("hbone", HBONE)],
-        Position::Edge => {
-            let ports = edge::ports(&gateway.spec, common.sets);
-            ports.iter().map(|it| port(&it.name, it.number)).collect()
-        }
+        Position::Edge => Vec::new(),
     };
     all.extend([port("metrics", PROXY_METRICS), port(STATUS_PORT, PROXY_READINESS)]);
     all
@@ -577,7 +575,7 @@ mod tests {
         assert_eq!(service["spec"]["selector"], selector(&gateway));
         let container = &deployment["spec"]["template"]["spec"]["containers"][0];
         let numbers = container["ports"].as_array().unwrap().iter().map(|it| &it["containerPort"]);
-        assert!(numbers.eq([&json!(80), &json!(443), &json!(15020), &json!(15021)]));
+        assert!(numbers.eq([&json!(15020), &json!(15021)]));
         let variables = container["env"].as_array().unwrap();
         assert!(variables.contains(&json!({"name": "AMBIT_POSITION", "value": "gateway"})));
         assert!(variables.contains(&json!({"name": "GATEWAY_NAME", "value": "way-ambit"})));

@@ -153,7 +153,8 @@ impl View {
             By::Hash(hash) => question.by_hash(|uid| mixed(affinity(&hash, uid)), around),
         };
         let (workload, target_port) = chosen.map(Candidate::taken).ok_or_else(no_endpoint)?;
-        self.deliver_to(workload, target_port, service, (destination.ip(), flow.host), around)
+        let like = service.like(destination.ip());
+        self.deliver_to(workload, target_port, service, (like, flow.host), around)
     }
 
     /// The endpoints among which one of a service, or of a subset, is chosen.

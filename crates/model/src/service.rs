@@ -1,5 +1,7 @@
 //! Services: stable names and addresses in front of workloads.
 
+use std::net::IpAddr;
+
 use crate::Text;
 use crate::names::{NetworkAddress, ServiceName};
 use crate::workload::{GatewayAddress, PortMapping};
@@ -93,6 +95,17 @@ pub enum IpFamilies {
 }
 
 impl Service {
+    /// By which address an endpoint is chosen for a client that came to `like`: one of that family,
+    /// unless the service has addresses of the other family alone. A gateway's client came to the
+    /// gateway, and knows nothing of the families of what is behind it.
+    pub(crate) fn like(&self, like: IpAddr) -> IpAddr {
+        let mut families = self.addresses.iter().map(|it| it.address.ip);
+        match families.clone().any(|ip| ip.is_ipv4() == like.is_ipv4()) {
+            true => like,
+            false => families.next().unwrap_or(like),
+        }
+    }
+
     /// A service with nothing but its names; everything else as the protocol elides it.
     pub fn named(namespace: impl Into<Text>, hostname: impl Into<Text>) -> Self {
         let key = ServiceName::new(namespace, hostname);
@@ -122,5 +135,31 @@ impl Service {
     /// The port with this number.
     pub fn port(&self, service_port: u16) -> Option<&PortMapping> {
         self.ports.iter().find(|port| port.service_port == service_port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_chosen_in_a_family_of_the_service() {
+        let check = |addresses: &[&str], like: &str, expected: &str| {
+            let mut service = Service::named("app", "web.app.svc.cluster.local");
+            service.addresses = addresses
+                .iter()
+                .map(|ip| VirtualAddress {
+                    address: NetworkAddress { network: "".into(), ip: ip.parse().unwrap() },
+                    prefix_len: None,
+                })
+                .collect();
+            let like: IpAddr = like.parse().unwrap();
+            assert_eq!(service.like(like).to_string(), expected, "{addresses:?}");
+        };
+        check(&["10.0.0.1"], "10.9.9.9", "10.9.9.9");
+        check(&["10.0.0.1"], "fd00::9", "10.0.0.1");
+        check(&["fd00::1"], "10.9.9.9", "fd00::1");
+        check(&["10.0.0.1", "fd00::1"], "fd00::9", "fd00::9");
+        check(&[], "fd00::9", "fd00::9");
     }
 }

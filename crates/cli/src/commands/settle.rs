@@ -22,8 +22,8 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 const NAMES_MAX: usize = 3;
 
 /// Waits until everything that is stored is in effect, and reports what is missing when that
-/// changes.
-pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
+/// changes. Answers whether it is.
+pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) -> bool {
     let control = Role { name: "control", socket };
     let start = Instant::now();
     let mut mark = None;
@@ -31,7 +31,7 @@ pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
     loop {
         let left = LIMIT.saturating_sub(start.elapsed()).max(ASK_INTERVAL);
         let missing = match missing(control, &mut mark, left).await {
-            Ok(None) => return,
+            Ok(None) => return true,
             Ok(Some(missing)) => missing,
             Err(error) => {
                 // A restarted control does not know an old mark.
@@ -41,11 +41,11 @@ pub(super) async fn wait(socket: &Path, mut tell: impl FnMut(&str)) {
         };
         if start.elapsed() > LIMIT {
             let seconds = LIMIT.as_secs();
-            eprintln!(
+            ambit_load::tell(format_args!(
                 "warning: the change is stored, but not in effect after {seconds} s: {missing}; \
                  see `ambit status`"
-            );
-            return;
+            ));
+            return false;
         }
         if start.elapsed() > TELL_AFTER && missing != told {
             tell(&missing);

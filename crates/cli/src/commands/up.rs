@@ -96,8 +96,16 @@ fn published(all: &[Published], objects: &[Object]) -> Result<()> {
         };
         let own = found.spec.listeners.iter();
         let added = sets(objects, namespace, gateway).flat_map(|it| &it.spec.listeners);
-        if !own.chain(added).any(|listener| listener.port == i32::from(*port)) {
+        let here = own.chain(added).filter(|listener| listener.port == i32::from(*port));
+        let protocols: Vec<&str> = here.map(|listener| listener.protocol.as_str()).collect();
+        if protocols.is_empty() {
             bail!("--publish: Gateway {namespace}/{gateway} has no listener at port {port}");
+        }
+        if protocols.iter().all(|protocol| *protocol == "UDP") {
+            bail!(
+                "--publish: port {port} of Gateway {namespace}/{gateway} takes UDP, and only TCP \
+                 can be published"
+            );
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ pub(super) fn gateways(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
     wanted.map(|(name, it)| gateway(builder, name, it)).collect()
 }
 
-/// Gateways that are not accepted, or do not run.
+/// Gateways that are not accepted, or do not run, and listeners that lack what they name.
 pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
     let finding = |gateway: admin::Gateway| {
         let failed = gateway
@@ -45,7 +45,35 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
             remedy,
         })
     };
-    gateways(builder, None).into_iter().filter_map(finding).collect()
+    let mut all: Vec<Finding> = gateways(builder, None).into_iter().filter_map(finding).collect();
+    all.extend(unresolved(builder));
+    all
+}
+
+/// Listeners that are accepted, and lack a certificate or the roots of clients.
+fn unresolved(builder: &Builder) -> Vec<Finding> {
+    let (store, mut all) = (builder.store(), Vec::new());
+    for (name, _) in store.gateways().iter() {
+        let Some(edge) = Edge::find(store, name) else { continue };
+        let made = edge.made(store);
+        let accepted = edge.listeners().iter().filter(|it| it.not_accepted().is_none());
+        all.extend(accepted.filter_map(|judged| {
+            let listener = judged.full_name();
+            let made = made.get(&*listener);
+            let fault = judged.unresolved().or_else(|| made.and_then(|it| it.fault()))?;
+            Some(Finding {
+                severity: Severity::Warning,
+                rule: "listener".into(),
+                object: format!("Gateway {}/{}", name.namespace, name.name),
+                what: format!(
+                    "listener {listener} does not take all that it should: {}",
+                    fault.what
+                ),
+                remedy: "see what it names; `ambit get gateways -o json` says more".to_owned(),
+            })
+        }));
+    }
+    all
 }
 
 fn gateway(builder: &Builder, name: &ObjectName, gateway: &Gateway) -> admin::Gateway {
@@ -86,7 +114,7 @@ fn listeners(store: &Store, edge: &Edge<'_>) -> Vec<admin::GatewayListener> {
         let Listener { port, protocol, hostname, .. } = judged.listener;
         let name = judged.full_name();
         let made = made.get(&*name);
-        let found = || made.and_then(|it| it.refused.as_ref().or(it.unresolved.as_ref()));
+        let found = || made.and_then(|it| it.fault());
         let fault = judged.not_accepted().or_else(|| judged.unresolved()).or_else(found);
         admin::GatewayListener {
             name: name.into_owned(),

@@ -95,7 +95,14 @@ fn explain_named(
         return Err(WhyError::PortZero);
     }
     let source_ip = source_address(client, target.address.ip());
-    let is_captured = client.tunnel == Tunnel::Hbone;
+    let own = gateway_of(builder, client);
+    if let Some(own) = own {
+        notes.push(format!(
+            "{}/{} is a pod of Gateway {}/{}, which proves its identity itself",
+            client.namespace, client.name, own.namespace, own.name
+        ));
+    }
+    let is_captured = client.tunnel == Tunnel::Hbone || own.is_some();
     let plan = if is_captured {
         let flow = Flow { source: client, source_ip, destination: target.address };
         builder.view().plan(&flow, &mut quiet(builder, client))
@@ -107,6 +114,14 @@ fn explain_named(
         ));
         uncaptured(builder, &target)
     };
+    if let Plan::Direct(Direct { workload: Some(workload), .. }) = &plan
+        && let Some(gateway) = gateway_of(builder, workload)
+    {
+        return Err(WhyError::Gateway {
+            pod: format!("{}/{}", workload.namespace, workload.name),
+            gateway: format!("{}/{}", gateway.namespace, gateway.name),
+        });
+    }
     let server_name = server_name.map(str::to_ascii_lowercase);
     let judge = Judge { builder, client, is_captured, source_ip, server_name };
     let outcome = judge.outcome(&plan, &mut notes);
@@ -133,6 +148,12 @@ fn explain_named(
         connection: None,
         notes,
     })
+}
+
+/// The Gateway at the edge of which this is a pod.
+fn gateway_of<'a>(builder: &'a Builder, workload: &Workload) -> Option<&'a ObjectName> {
+    let (mesh, gateways) = (builder.mesh(), builder.store().gateways());
+    workload.services.keys().find_map(|service| gateways.edge_behind(mesh, service))
 }
 
 fn source_address(client: &Workload, like: IpAddr) -> IpAddr {

@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use self::secrets::{Found, Secrets};
 use super::{ApiError, answer};
 use crate::acme::renewal::{PAUSE_MIN, due, pause};
-use crate::acme::{Account, AcmeError, Order, Way};
+use crate::acme::{Account, AcmeError, Order, Way, told};
 use crate::metrics::Metrics;
 use crate::view_builder::edge::Edge;
 use crate::world::World;
@@ -57,8 +57,6 @@ const SETTLING: Duration = Duration::from_secs(3);
 const ORDER_MAX: Duration = Duration::from_secs(240);
 /// How long after a certificate the next is ordered at the soonest.
 const ORDERS_APART: Duration = Duration::from_secs(30);
-/// How much of an error is told in a condition.
-const TOLD_CHARS: usize = 400;
 
 /// What becomes of the Secrets that Gateways want certificates in, each as a sentence.
 pub(crate) type Told = BTreeMap<Key, String>;
@@ -242,7 +240,7 @@ impl Certificates {
                     matches!(&error, LookError::Acme { source, .. } if source.is_rate_limit());
                 let failures = failures.saturating_add(1);
                 let next = pause(failures, is_limited, RandomState::new().build_hasher().finish());
-                let (error, minutes) = (error_chain(&error), next.as_secs().div_ceil(60));
+                let (error, minutes) = (told(&error), next.as_secs().div_ceil(60));
                 tracing::warn!(
                     namespace = &*gateway.namespace,
                     gateway = &*gateway.name,
@@ -252,7 +250,6 @@ impl Certificates {
                     minutes,
                     "a gateway has no new certificate; trying again in so many minutes"
                 );
-                let error: String = error.chars().take(TOLD_CHARS).collect();
                 self.tell(asked, Some(format!("{error}; trying again in {minutes} minutes")));
                 progress(failures, next, asked.chain.clone())
             }

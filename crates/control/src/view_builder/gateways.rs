@@ -232,7 +232,7 @@ impl Gateways {
     }
 
     /// The Gateway at the edge whose pods are behind this service.
-    pub(super) fn edge_behind(&self, mesh: &Mesh, service: &ServiceName) -> Option<&ObjectName> {
+    pub(crate) fn edge_behind(&self, mesh: &Mesh, service: &ServiceName) -> Option<&ObjectName> {
         let here = self.gateways.keys().filter(|it| it.namespace == service.namespace);
         let mut edges = here.filter(|it| self.edge(it).is_some());
         edges.find(|it| self.service_of(mesh, it) == *service)

@@ -52,11 +52,12 @@ pub(crate) fn detect(bytes: &[u8]) -> Verdict {
     }
     // Servers skip ends of lines before a request (RFC 9112, 2.2), some more than one.
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    let line = match bytes.iter().position(|byte| !is_end(byte)) {
-        Some(begin) => &bytes[begin..],
-        None if bytes.len() > EMPTY_LINES_BYTES_MAX => return Verdict::Http1,
-        None if bytes.is_empty() => return Verdict::More,
-        None => return Verdict::MoreHttp1,
+    let ends = bytes.iter().take_while(|byte| is_end(byte)).count();
+    let line = match &bytes[ends..] {
+        _ if ends > EMPTY_LINES_BYTES_MAX => return Verdict::Http1,
+        [] if bytes.is_empty() => return Verdict::More,
+        [] => return Verdict::MoreHttp1,
+        line => line,
     };
     // A version that is none follows only when the whole preface is there.
     if bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes) && bytes.contains(&b' ') {
@@ -151,6 +152,8 @@ mod tests {
             (b"\r\n\r\nGET ", Verdict::MoreHttp1),
             (b"\n\nUSER bob\r\n", Verdict::Other),
             (&[b'\n'; 65], Verdict::Http1),
+            (&[&[b'\n'; 65][..], b"USER bob\r\n"].concat(), Verdict::Http1),
+            (&[&[b'\n'; 64][..], b"USER bob\r\n"].concat(), Verdict::Other),
             (b"GET key", Verdict::MoreHttp1),
             (b"GET key\r\n", Verdict::Other),
             (b"GET /\r\n", Verdict::Other),

@@ -26,6 +26,12 @@ const APPLY_OBJECTS_MAX: usize = 100_000;
 /// Why nothing was applied, or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
+    /// Somebody else was faster.
+    #[error("{object} has been changed meanwhile; read it again")]
+    Conflict {
+        /// Which.
+        object: ObjectRef,
+    },
     /// Not an object of a kind that a machine keeps.
     #[error("{api_version:?} {kind:?} is no kind that a machine keeps")]
     Kind {

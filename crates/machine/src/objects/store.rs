@@ -158,7 +158,14 @@ fn write_object(path: &Path, value: &Value) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     remove_if_present(path)?;
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    serde_json::to_writer_pretty(io::BufWriter::new(file), value).map_err(io::Error::from)
+    write_whole(file, value)
+}
+
+/// A disk that is full says so at the latest when the last of it is written.
+fn write_whole(file: fs::File, value: &Value) -> io::Result<()> {
+    let mut writer = io::BufWriter::new(file);
+    serde_json::to_writer_pretty(&mut writer, value)?;
+    writer.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
 }
 
 fn remove_if_present(path: &Path) -> io::Result<()> {
@@ -259,4 +266,17 @@ pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
         .and_then(|mut file| file.read_exact(&mut bytes))
         .expect("/dev/urandom is there and never ends");
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_success() {
+        let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        for text in ["", "x", &"x".repeat(100_000)] {
+            assert!(write_whole(full(), &json!({ "text": text })).is_err(), "{}", text.len());
+        }
+    }
 }

@@ -37,3 +37,10 @@ pub struct ListenerMade {
     /// Why it is not served though it says nothing wrong.
     pub refused: Option<Fault>,
 }
+
+impl ListenerMade {
+    /// What keeps it from taking all that it should.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.refused.as_ref().or(self.unresolved.as_ref())
+    }
+}

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use ambit_machine::Client;
+use ambit_machine::objects::ObjectRef;
+use ambit_machine::{Client, Expected};
 use ambit_manifest::gateway::acme::{Acme, wanted, written};
 use ambit_manifest::gateway::listeners::judge_all;
 use ambit_manifest::gateway::sets::ListenerSet;
@@ -46,6 +47,9 @@ pub(super) struct Asked {
     pub(super) is_served: bool,
     namespace: String,
     gateway: Gateway,
+    /// Its Secret as it was read, and that of the account.
+    of_secret: Expected,
+    of_account: Expected,
 }
 
 /// What a Secret holds.
@@ -124,6 +128,8 @@ impl Machine {
             acme: acme.clone(),
             hosts,
             held: self.held(gateway, &secret),
+            of_secret: self.expected(Kind::Secret, namespace, &secret),
+            of_account: self.expected(Kind::Secret, namespace, &account_name(gateway)),
             secret,
             account: account.clone(),
             may_keep_account,
@@ -192,22 +198,55 @@ impl Machine {
         (kept.map(Arc::new), is_own)
     }
 
-    /// The Service of a Gateway, with what its pods answer.
-    pub(super) fn answering(&self, asked: &Asked, challenges: &[Challenge]) -> Result<Value> {
+    /// The Service of a Gateway, with what its pods answer, if it is still as it was read.
+    pub(super) fn answering(
+        &self,
+        asked: &Asked,
+        challenges: &[Challenge],
+    ) -> Result<(Value, Expected)> {
         let service = objects(&asked.gateway);
         let found = self.object(Kind::Service, &asked.namespace, &service);
         let found = found.with_context(|| {
             format!("there is no Service {}/{service} of the gateway", asked.namespace)
         });
         let mut object = found?.clone();
-        if challenges.is_empty() {
-            if let Some(all) = object.pointer_mut("/metadata/annotations") {
-                all.as_object_mut().map(|all| all.remove(ACME_CHALLENGES));
+        object["metadata"]["annotations"][ACME_CHALLENGES] = written(challenges).into();
+        let expected = self.expected(Kind::Service, &asked.namespace, &service);
+        Ok((object, expected))
+    }
+
+    /// Whether a gateway answers a directory.
+    pub(super) fn is_answering(&self) -> bool {
+        self.answering_services().next().is_some()
+    }
+
+    /// The Services of gateways that answer a directory, without what they answer.
+    pub(super) fn silent(&self) -> Vec<(Value, Expected)> {
+        let silent = self.answering_services().map(|((_, namespace, name), object)| {
+            let mut object = object.clone();
+            if let Some(Value::Object(all)) = object.pointer_mut("/metadata/annotations") {
+                all.remove(ACME_CHALLENGES);
             }
-        } else {
-            object["metadata"]["annotations"][ACME_CHALLENGES] = written(challenges).into();
-        }
-        Ok(object)
+            (object, self.expected(Kind::Service, namespace, name))
+        });
+        silent.collect()
+    }
+
+    fn answering_services(&self) -> impl Iterator<Item = (&(Kind, String, String), &Value)> {
+        let all = self.objects.iter().filter(|((kind, ..), _)| *kind == Kind::Service);
+        all.filter(|(_, object)| !object["metadata"]["annotations"][ACME_CHALLENGES].is_null())
+    }
+
+    /// What an object must still be when it is written.
+    fn expected(&self, kind: Kind, namespace: &str, name: &str) -> Expected {
+        let object = self.object(kind, namespace, name);
+        let version = object.and_then(|it| it["metadata"]["resourceVersion"].as_str());
+        let object = ObjectRef {
+            plural: kind.plural().to_owned(),
+            namespace: Some(namespace.to_owned()),
+            name: name.to_owned(),
+        };
+        Expected { object, version: version.map(str::to_owned) }
     }
 }
 
@@ -221,15 +260,22 @@ impl Asked {
         account_name(&self.gateway)
     }
 
-    /// The Secret for an account.
-    pub(super) fn account_secret(&self, kept: &str) -> Result<Value> {
-        self.object(&self.account_name(), ACCOUNT_TYPE, json!({ACCOUNT_KEY: kept}))
+    /// The Secret for an account, if it is still as it was read. It goes with the Gateway.
+    pub(super) fn account_secret(&self, kept: &str) -> Result<(Value, Expected)> {
+        let data = json!({ACCOUNT_KEY: kept});
+        let mut secret = self.object(&self.account_name(), ACCOUNT_TYPE, data)?;
+        let owner = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "name": named(&self.gateway).1, "uid": self.gateway.metadata.uid,
+        });
+        secret["metadata"]["ownerReferences"] = json!([owner]);
+        Ok((secret, self.of_account.clone()))
     }
 
-    /// The Secret for a certificate.
-    pub(super) fn certificate_secret(&self, pair: &ServerCertificate) -> Result<Value> {
+    /// The Secret for a certificate, if it is still as it was read.
+    pub(super) fn certificate_secret(&self, pair: &ServerCertificate) -> Result<(Value, Expected)> {
         let data = json!({SECRET_CHAIN: pair.chain_pem, SECRET_KEY: *pair.key_pem});
-        self.object(&self.secret, SECRET_TYPE, data)
+        Ok((self.object(&self.secret, SECRET_TYPE, data)?, self.of_secret.clone()))
     }
 
     /// A Secret as manifests are read, so that nothing is written which `ambit apply` refuses.
@@ -356,12 +402,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_answered_is_taken_back() {
+        let service = object("Service", "in-ambit", json!({"spec": {}}));
+        let mut bare = service.clone();
+        bare["metadata"]["resourceVersion"] = json!("7");
+        let quiet = machine(vec![gateway("ambit"), bare]);
+        assert!(!quiet.is_answering() && quiet.silent().is_empty());
+        let challenge =
+            Challenge { host: "shop.test".into(), token: "t".into(), answer: "t.a".into() };
+        let asked = quiet.asked().remove(0);
+        let (answering, expected) = quiet.answering(&asked, &[challenge]).expect("a Service");
+        assert_eq!(expected.version.as_deref(), Some("7"));
+        let loud = machine(vec![gateway("ambit"), answering]);
+        assert!(loud.is_answering());
+        let (silent, _) = loud.silent().remove(0);
+        assert_eq!(silent["metadata"]["annotations"], json!({}));
+        let none = machine(vec![gateway("ambit")]);
+        assert!(none.answering(&asked, &[]).is_err(), "it is not made again");
+    }
+
+    #[test]
     fn what_is_written_is_read_again() {
         let asked = machine(vec![gateway("ambit")]).asked().remove(0);
         let pair =
             ServerCertificate { chain_pem: "chain".into(), key_pem: "key".to_owned().into() };
-        let secret = asked.certificate_secret(&pair).expect("a Secret");
-        let account = asked.account_secret("kept").expect("a Secret");
+        let (secret, expected) = asked.certificate_secret(&pair).expect("a Secret");
+        assert_eq!((expected.object.name.as_str(), expected.version), ("own", None));
+        let (account, _) = asked.account_secret("kept").expect("a Secret");
         let asked = machine(vec![gateway("ambit"), secret, account]).asked().remove(0);
         assert_eq!(asked.account.as_ref().expect("it is kept").as_str(), "kept");
         match asked.held {

@@ -56,6 +56,17 @@ pub(in crate::admin) enum WhyError {
     /// Nothing listens on port 0.
     #[error("port 0 is no destination; say a port from 1 to 65535")]
     PortZero,
+    /// The destination is a Gateway at the edge.
+    #[error(
+        "{pod} is a pod of Gateway {gateway}: what becomes of a request at a gateway is not \
+         explained here; see `ambit routes {gateway}` for its routes, and `ambit get policies`"
+    )]
+    Gateway {
+        /// The pod.
+        pod: String,
+        /// The Gateway.
+        gateway: String,
+    },
     /// The destination has no address yet.
     #[error("{0} has no address: it is not running, or has no endpoint; see `ambit get pods`")]
     NoAddress(String),

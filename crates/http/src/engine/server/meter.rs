@@ -221,15 +221,19 @@ impl Meter {
             if let Some(frame) = frame {
                 self.count(frame, now);
             }
-            if self.received.is_between() && !self.is_in_section {
+            if !self.is_half() {
                 self.half_since = None;
             }
         }
-        let is_body = self.received.has == 0 && self.received.current.kind == Kind::Data;
-        let is_half = !self.received.is_between() && !is_body || self.is_in_section;
-        if is_half {
+        if self.is_half() {
             self.half_since.get_or_insert(now);
         }
+    }
+
+    /// Whether a field section, or a frame that is not the body's, is half there.
+    fn is_half(&self) -> bool {
+        let is_body = self.received.has == 0 && self.received.current.kind == Kind::Data;
+        self.is_in_section || !self.received.is_between() && !is_body
     }
 
     /// Takes what the client was sent.
@@ -393,7 +397,10 @@ mod tests {
         let next = [rest, first].concat();
         assert_eq!(whole_by(&[first, &next, &next]), Some(second(12)), "another one each time");
         // A body has a limit of its own.
-        assert_eq!(whole_by(&[&frame(DATA, 0, 20)[..12]]), None);
+        let body = frame(DATA, 0, 20);
+        assert_eq!(whole_by(&[&body[..12]]), None);
+        assert_eq!(whole_by(&[&body[..5]]), Some(second(10)));
+        assert_eq!(whole_by(&[&body[..5], &body[5..12]]), None, "however its header is cut");
     }
 
     #[test]
