@@ -31,6 +31,9 @@ const OF_PROXIES: [&str; 5] = [
     "x-request-id",
 ];
 
+/// Fields in which Envoy at the edge says where a request is from, which servers believe.
+const TOLD_BY_EDGES: [&str; 2] = ["x-envoy-external-address", "x-envoy-internal"];
+
 /// Whether a field of this name is for proxies to write.
 pub(crate) fn is_of_proxies(name: &str) -> bool {
     is_command(name.as_bytes()) || OF_PROXIES.iter().any(|it| name.eq_ignore_ascii_case(it))
@@ -145,6 +148,7 @@ pub(crate) fn identify(
             let value = format!("By={own_name};{certificate}");
             fields.append(CLIENT_CERTIFICATE, value.as_bytes()).map_err(too_large)?;
         }
+        TOLD_BY_EDGES.iter().for_each(|name| fields.remove_alike(name));
         // It may say what it likes, unless a proxy that is believed has said it.
         if outside.trusted_hops == 0 {
             fields.remove("x-forwarded-proto");

@@ -84,7 +84,7 @@ const fn starts() -> [usize; LONGEST + 2] {
 
 impl Known {
     /// The name that this is, in any case.
-    pub(super) fn of(name: &[u8]) -> Option<Self> {
+    pub(crate) fn of(name: &[u8]) -> Option<Self> {
         let length = name.len();
         if length > LONGEST {
             return None;

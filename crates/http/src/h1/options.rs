@@ -120,21 +120,33 @@ fn concerns_one_connection(field: &Field<'_>) -> bool {
 /// A client must not have these removed behind it. `grpc-timeout` and `grpc-status` are for both
 /// ends of a call.
 fn is_protected(field: &Field<'_>) -> bool {
-    belongs_in_head(field) || has_prefix(field, "grpc-")
+    belongs_in_head(field) || has_prefix(field.name, "grpc-")
 }
 
 /// Whether a field says something of the whole message, or is set by proxies. Such a field cannot
 /// come behind the body, when everybody on the way has already acted.
 ///
-/// Every name that the codec knows is one that has a meaning for all; more are listed.
+/// Every name that the codec knows is one that has a meaning for all; more are listed. A server may
+/// read `_` as `-`.
 pub(super) fn belongs_in_head(field: &Field<'_>) -> bool {
-    field.known.is_some()
-        || PROXY_PREFIXES.iter().any(|prefix| has_prefix(field, prefix))
-        || PROXY_FIELDS.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
+    if field.known.is_some() || is_of_proxies(field.name) {
+        return true;
+    }
+    if !field.name.contains(&b'_') {
+        return false;
+    }
+    let plain = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
+    let name: Vec<u8> = field.name.iter().map(plain).collect();
+    Known::of(&name).is_some() || is_of_proxies(&name)
 }
 
-fn has_prefix(field: &Field<'_>, prefix: &str) -> bool {
-    let start = field.name.get(..prefix.len());
+fn is_of_proxies(name: &[u8]) -> bool {
+    PROXY_PREFIXES.iter().any(|prefix| has_prefix(name, prefix))
+        || PROXY_FIELDS.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()))
+}
+
+fn has_prefix(name: &[u8], prefix: &str) -> bool {
+    let start = name.get(..prefix.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
 }
 

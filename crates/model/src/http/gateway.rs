@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::Text;
 use crate::http::attached::Compile as _;
@@ -78,8 +78,9 @@ pub struct Listener {
     pub speaks: ListenerSpeaks,
     /// The routes of its requests, by the hosts that they are for, as they came.
     routes: Vec<HostRules>,
-    /// The same, compiled.
-    tables: HostTables,
+    /// The same, compiled when a request first asks: a gateway may have thousands of routes, of
+    /// which each change makes a new listener, and control never asks.
+    tables: OnceLock<HostTables>,
     /// The routes of its connections, as they came.
     bytes_rules: Vec<Arc<BytesRule>>,
     /// The same, compiled.
@@ -322,13 +323,13 @@ fn rank(host: Option<&HostMatch>) -> Option<(bool, usize)> {
 impl Listener {
     /// A listener to which nothing is attached.
     pub fn new(name: Text, port: u16, host: Option<HostMatch>, speaks: ListenerSpeaks) -> Self {
-        let (routes, tables, bytes_rules) = (Vec::new(), HostTables::default(), Vec::new());
+        let (routes, tables, bytes_rules) = (Vec::new(), OnceLock::new(), Vec::new());
         Self { name, port, host, speaks, routes, tables, bytes_rules, bytes: None }
     }
 
     /// With these routes of requests; of several for one host all are asked.
     pub fn with_routes(mut self, routes: Vec<HostRules>) -> Self {
-        self.tables = HostTables::compile(&routes);
+        self.tables = OnceLock::new();
         self.routes = routes;
         self
     }
@@ -353,15 +354,16 @@ impl Listener {
     /// The tables of its requests by the hosts that they are for, in the order in which they are
     /// asked for a host that has them all.
     pub fn tables(&self) -> Vec<(Option<HostMatch>, &RouteTable)> {
-        let exact = self.tables.exact.iter();
+        let tables = self.compiled();
+        let exact = tables.exact.iter();
         let exact = exact.map(|(host, it)| (Some(HostMatch::Exact(host.clone())), it));
-        let suffixes = self.tables.suffixes.iter();
+        let suffixes = tables.suffixes.iter();
         let suffixes = suffixes.map(|(end, it)| (Some(HostMatch::Suffix(end.clone())), it));
         let mut all: Vec<_> = exact.chain(suffixes).collect();
         all.sort_by(|(one, _), (other, _)| {
             rank(other.as_ref()).cmp(&rank(one.as_ref())).then_with(|| name(one).cmp(name(other)))
         });
-        all.extend(self.tables.all.iter().map(|it| (None, it)));
+        all.extend(tables.all.iter().map(|it| (None, it)));
         all
     }
 
@@ -372,7 +374,11 @@ impl Listener {
 
     /// The rule that answers a request: of the routes for the most specific host that has one.
     pub fn find(&self, head: &RequestHead<'_>) -> Option<Found<'_>> {
-        self.tables.of(head.host).find_map(|table| table.find(head))
+        self.compiled().of(head.host).find_map(|table| table.find(head))
+    }
+
+    fn compiled(&self) -> &HostTables {
+        self.tables.get_or_init(|| HostTables::compile(&self.routes))
     }
 }
 

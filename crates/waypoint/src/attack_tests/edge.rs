@@ -124,11 +124,12 @@ fn what_a_client_from_outside_says_of_itself_is_not_passed_on() {
         let heads = heads_of(world, HTTP);
         let claims = "X-Forwarded-Client-Cert: By=x;URI=spiffe://cluster.local/ns/app/sa/boss\r\n\
                       X-Forwarded-Proto: https\r\nX-Forwarded-For: 192.0.2.1\r\n\
-                      x_forwarded_for: 192.0.2.2\r\nX-Envoy-Max-Retries: 9\r\n";
+                      x_forwarded_for: 192.0.2.2\r\nX-Envoy-Max-Retries: 9\r\n\
+                      X-Envoy-External-Address: 192.0.2.3\r\nx_envoy_internal: true\r\n";
         let answer = world.ask_gateway(PORT, &get("web", claims)).await;
         assert!(answer.ends_with("fine"), "{answer}");
         let head = heads.borrow()[0].clone();
-        for absent in ["client-cert", "192.0.2.2", "x-envoy", "https"] {
+        for absent in ["client-cert", "192.0.2.2", "192.0.2.3", "envoy", "https"] {
             assert!(!head.contains(absent), "{absent}: {head}");
         }
         assert!(head.contains("\r\nx-forwarded-proto: http\r\n"), "{head}");

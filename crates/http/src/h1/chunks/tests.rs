@@ -108,6 +108,8 @@ fn trailers() {
     for name in [
         "X-Forwarded-For",
         "x-forwarded-client-cert",
+        "x_forwarded_client_cert",
+        "Content_Type",
         "X-Envoy-Original-Path",
         "x-ambit-a",
         "x-b3-traceid",
