@@ -20,6 +20,7 @@ use crate::depth::Depth;
 use crate::image::{self, Profile};
 use crate::kubernetes;
 pub(crate) use steps::Steps;
+use suite::Part;
 pub(crate) use suite::{Counts, run_tests};
 
 const USAGE: &str = "\
@@ -105,31 +106,39 @@ fn prepare(steps: &Steps, depth: Depth) -> Result<std::path::PathBuf> {
 }
 
 /// Runs the tests on a cluster beside all others, since both mostly wait; those under load come
-/// when the others have ended. At last it checks whether the machine is left unchanged.
+/// when the others have ended, on one machine first and then on the cluster. At last it checks
+/// whether the machine is left unchanged.
 fn side_by_side(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
     let before = kubernetes::look()?;
     let (end_of_others, others_end) = mpsc::channel();
     let cluster = move || kubernetes::test(steps, Depth::Change, binary, Some(&others_end));
     let (on_cluster, others) = thread::scope(|scope| {
         let on_cluster = has_cluster.then(|| scope.spawn(cluster));
-        let others = steps.timed("tests", || suite::run(Depth::Change, binary));
+        let run = |part| suite::run(Depth::Change, part, binary);
+        let calm = steps.timed("tests", || run(Part::Calm));
+        let others = both(calm, steps.timed("tests under load", || run(Part::UnderLoad)));
         drop(end_of_others);
         let nothing = || Ok(Counts::default());
         (on_cluster.map_or_else(nothing, joined), others)
     });
-    let counts = match (others, on_cluster.context("on a cluster")) {
-        (Ok(one), Ok(other)) => one + other,
-        (Err(one), Err(other)) => bail!("{one:#}; and {other:#}"),
-        (Err(error), _) | (_, Err(error)) => return Err(error),
-    };
+    let counts = both(others, on_cluster.context("on a cluster"))?;
     steps.timed("nothing is left", || kubernetes::nothing_is_left(&before))?;
     Ok(counts)
+}
+
+/// What two parts come to; both are heard where both fail.
+fn both(one: Result<Counts>, other: Result<Counts>) -> Result<Counts> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok(one + other),
+        (Err(one), Err(other)) => bail!("{one:#}; and {other:#}"),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
 }
 
 /// Everything, one after the other, at full size.
 fn in_turn(steps: &Steps, has_cluster: bool, binary: &std::path::Path) -> Result<Counts> {
     let before = kubernetes::look()?;
-    let mut counts = steps.timed("tests", || suite::run(Depth::Release, binary))?;
+    let mut counts = steps.timed("tests", || suite::run(Depth::Release, Part::All, binary))?;
     if has_cluster {
         counts = counts + kubernetes::test(steps, Depth::Release, binary, None)?;
     }

@@ -36,13 +36,32 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Runs all tests that need no cluster, end-to-end ones with the binary that is named, and for a
+/// What the names of the end-to-end tests that count each request of a load have in common.
+const UNDER_LOAD: &str = "drills::";
+
+/// Which of the tests that need no cluster are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of them.
+    All,
+    /// All but those under load.
+    Calm,
+    /// Those under load, which share the machine with no other test.
+    UnderLoad,
+}
+
+/// Runs tests that need no cluster, end-to-end ones with the binary that is named, and for a
 /// release at full size.
-pub(super) fn run(depth: Depth, binary: &Path) -> Result<Counts> {
+pub(super) fn run(depth: Depth, part: Part, binary: &Path) -> Result<Counts> {
     let mut cargo = Command::new(crate::cargo::program());
     cargo.args(["test", "--workspace", "--no-fail-fast"]).env("AMBIT_BINARY", binary);
     if depth == Depth::Release {
         cargo.env("AMBIT_E2E_FULL", "1");
+    }
+    match part {
+        Part::All => {}
+        Part::Calm => drop(cargo.args(["--", "--skip", UNDER_LOAD])),
+        Part::UnderLoad => drop(cargo.args(["--test", "e2e", "--", UNDER_LOAD])),
     }
     run_tests(&mut cargo)
 }

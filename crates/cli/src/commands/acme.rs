@@ -82,6 +82,7 @@ pub(super) async fn acme(args: &AcmeArgs) -> Result<ExitCode> {
     let done = async {
         if args.watch {
             watch(&client).await;
+            return Ok(true);
         }
         once(&client, asked).await
     };
@@ -138,13 +139,13 @@ async fn step(client: &Client, all: Vec<Asked>, memory: &mut Memory) {
     memory.said.retain(|name, _| names.contains(name));
     for asked in all {
         let name = asked.to_string();
-        let before = memory.failures.remove(&name).filter(|it| it.asked.wants_as(&asked));
-        if let Some(before) = before.as_ref().filter(|it| it.next > Instant::now()) {
-            let Failure { asked, count, next } = before;
-            let kept = Failure { asked: asked.clone(), count: *count, next: *next };
-            memory.failures.insert(name, kept);
-            continue;
-        }
+        let before = match memory.failures.remove(&name).filter(|it| it.asked.wants_as(&asked)) {
+            Some(waiting) if waiting.next > Instant::now() => {
+                memory.failures.insert(name, waiting);
+                continue;
+            }
+            before => before,
+        };
         let outcome = go_on(client, &asked).await;
         let mut what = sentence(&asked, &outcome);
         match (&outcome, before) {

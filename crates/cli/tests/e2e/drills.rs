@@ -39,9 +39,7 @@ fn under_load<T>(
 
 /// Starts the load, and returns when all of its connections are open.
 pub(crate) fn start_load(machine: &Machine, seconds: u32) -> [Load; LOADS] {
-    // As many as a debug build carries with half of two processors: the tests on a cluster may run
-    // beside. Those there send twice as many, alone.
-    let loads = loads("web.app", "grpc.app", 100, seconds);
+    let loads = loads("web.app", "grpc.app", seconds);
     let loads = loads.map(|words| machine.load("client/load", &words));
     machine.wait("the load's connections stand", SETTLE_TIMEOUT, || {
         machine.established("client/load", 80) >= CONNECTIONS

@@ -72,7 +72,7 @@ pub(crate) fn start_load(cluster: &Cluster, namespace: &Namespace<'_>, seconds: 
     let start = |words: String| {
         Running::start(cluster, namespace, &format!("{words} --keep-going --output json"))
     };
-    let running = loads("web:8080", "grpc:8080", 200, seconds).map(start);
+    let running = loads("web:8080", "grpc:8080", seconds).map(start);
     until("the load's connections stand", || namespace.established("load", 8080) >= CONNECTIONS);
     Load(running)
 }

@@ -104,8 +104,7 @@ fn under_load(
     let start = |words: String| {
         Running::start(cluster, namespace, &format!("{words} --keep-going --output json"))
     };
-    let running: [Running; LOADS] =
-        loads("edge-ambit:8080", "edge-ambit:8080", 200, seconds).map(start);
+    let running: [Running; LOADS] = loads("edge-ambit:8080", "edge-ambit:8080", seconds).map(start);
     until("the load's connections stand", || namespace.established("load", 8080) >= CONNECTIONS);
     event();
     let outcome = Outcome::new(running.map(Running::end));

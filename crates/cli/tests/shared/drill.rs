@@ -39,14 +39,11 @@ pub(crate) struct Outcome {
     grpc: Report,
 }
 
-/// The words of `ambit load` for each part of the load, with so many requests of HTTP/2 a second.
-pub(crate) fn loads(web: &str, grpc: &str, http2_rate: u32, seconds: u32) -> [String; LOADS] {
+/// The words of `ambit load` for each part of the load.
+pub(crate) fn loads(web: &str, grpc: &str, seconds: u32) -> [String; LOADS] {
     let url = format!("http://{web}/?size=200");
     let all = [
-        format!(
-            "{url} --http2 --connections {HTTP2} --streams {STREAMS_OF_HTTP2} --rate \
-             {http2_rate}/s"
-        ),
+        format!("{url} --http2 --connections {HTTP2} --streams {STREAMS_OF_HTTP2} --rate 200/s"),
         format!("{url} --connections {HTTP1} --rate 50/s"),
         format!("{url} --connections {FRESH} --close --rate 10/s"),
         format!("ws://{web}/ --connections {SOCKETS} --rate 100/s"),
