@@ -103,6 +103,11 @@ fn provable(judged: &Judged<'_>) -> Result<String, String> {
     }
 }
 
+/// The name of the Secret of a Gateway's account.
+pub fn account_secret(gateway: &str) -> String {
+    format!("{gateway}-acme-account")
+}
+
 /// What is wrong with the URL of a directory.
 pub(crate) fn check_directory(url: &str) -> Result<(), String> {
     let Some(rest) = url.strip_prefix("https://") else {

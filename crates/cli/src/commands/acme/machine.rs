@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ambit_machine::objects::ObjectRef;
 use ambit_machine::{Client, Expected};
-use ambit_manifest::gateway::acme::{Acme, wanted, written};
+use ambit_manifest::gateway::acme::{Acme, account_secret, wanted, written};
 use ambit_manifest::gateway::listeners::judge_all;
 use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::gateway::{Gateway, GatewayClass, Position};
@@ -315,7 +315,7 @@ fn objects(gateway: &Gateway) -> String {
 }
 
 fn account_name(gateway: &Gateway) -> String {
-    format!("{}-acme-account", named(gateway).1)
+    account_secret(named(gateway).1)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use ambit_manifest::ObjectName;
 use ambit_manifest::gateway::Gateway;
+use ambit_manifest::gateway::acme::account_secret;
 use ambit_tls::service::ServerCertificate;
 use ambit_words::labels::ACME;
 use ambit_words::secrets::{ACCOUNT_KEY, ACCOUNT_TYPE, SECRET_CHAIN, SECRET_KEY, SECRET_TYPE};
@@ -146,7 +147,7 @@ impl Secrets<'_> {
     }
 
     pub(super) fn account_name(&self) -> String {
-        format!("{}-acme-account", self.name.name)
+        account_secret(&self.name.name)
     }
 
     async fn put(
