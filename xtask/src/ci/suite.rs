@@ -36,8 +36,9 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-/// What the names of the end-to-end tests that count each request of a load have in common.
-const UNDER_LOAD: &str = "drills::";
+/// What the names of the end-to-end tests begin with that count each request of a load, or measure
+/// how soon connections work again.
+const UNDER_LOAD: [&str; 2] = ["disturbance::", "drills::"];
 
 /// Which of the tests that need no cluster are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +61,12 @@ pub(super) fn run(depth: Depth, part: Part, binary: &Path) -> Result<Counts> {
     }
     match part {
         Part::All => {}
-        Part::Calm => drop(cargo.args(["--", "--skip", UNDER_LOAD])),
-        Part::UnderLoad => drop(cargo.args(["--test", "e2e", "--", UNDER_LOAD])),
+        Part::Calm => {
+            cargo.arg("--").args(UNDER_LOAD.map(|name| ["--skip", name]).as_flattened());
+        }
+        Part::UnderLoad => {
+            cargo.args(["--test", "e2e", "--"]).args(UNDER_LOAD);
+        }
     }
     run_tests(&mut cargo)
 }
