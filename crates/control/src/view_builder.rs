@@ -12,6 +12,7 @@ mod certificates;
 mod client_roots;
 mod destination_rules;
 pub(crate) mod edge;
+mod entrances;
 mod entries;
 pub(crate) mod gateways;
 mod hosts;
@@ -48,10 +49,12 @@ use ambit_model::view::{Change, View};
 use ambit_model::workload::Workload;
 
 use self::edge::Edge;
+use self::entrances::{Entrances, uses_waypoint};
 use self::http_services::Present;
 use self::records::Member;
 use self::request_policies::{Held, Scope};
 use self::routes::{ParentName, RouteName};
+use self::selectors::Labels;
 use self::store::{PolicyOrigin, Store};
 pub(crate) use self::vips::Vips;
 use crate::registry::Event;
@@ -130,6 +133,7 @@ pub(crate) struct Builder {
     routings: BTreeMap<RouteName, Routing>,
     /// The Gateways at the edge that the view has, each by the name of its service.
     edges: BTreeMap<ObjectName, ServiceName>,
+    entrances: Entrances,
     /// The policies that waypoints enforce, and for which requests.
     request_policies: BTreeMap<PolicyName, (Scope, Arc<RequestPolicy>)>,
 }
@@ -149,6 +153,7 @@ impl Builder {
             conditions: BTreeMap::new(),
             routings: BTreeMap::new(),
             edges: BTreeMap::new(),
+            entrances: Entrances::default(),
             request_policies: BTreeMap::new(),
         }
     }
@@ -291,7 +296,9 @@ impl Builder {
         }
         changes.extend(self.listing_changes(std::mem::take(&mut dirty.listings)));
         changes.extend(removed);
+        let mut led_to = BTreeSet::new();
         for change in &changes {
+            led_to.extend(Entrances::follow_service(&self.view, change));
             self.view.apply(change.clone());
         }
         let (of_policies, removed, held) = self.policy_changes(&dirty.policies);
@@ -301,9 +308,16 @@ impl Builder {
         let of_requests: Vec<Change> =
             of_policies.into_iter().chain(of_services).chain(removed).collect();
         for change in &of_requests {
+            led_to.extend(self.entrances.follow(&self.view, change));
             self.view.apply(change.clone());
         }
         changes.extend(of_requests);
+        while let Some(name) = led_to.pop_first() {
+            let Some(change) = self.service_change(&name) else { continue };
+            led_to.extend(Entrances::follow_service(&self.view, &change));
+            self.view.apply(change.clone());
+            changes.push(change);
+        }
         changes
     }
 
@@ -562,7 +576,11 @@ impl Builder {
         let namespace = self.store.namespace(&name.namespace);
         if let Some((object, record)) = self.store.kubernetes_service(&self.mesh, name) {
             let gateways = self.store.gateways();
-            return Some(services::build(&self.mesh, object, record, &namespace, gateways));
+            let mut service = services::build(&self.mesh, object, record, &namespace, gateways);
+            let labels = record.object.metadata.labels.as_ref();
+            let said = uses_waypoint(labels.unwrap_or(&Labels::new()), &namespace.labels);
+            self.entrances.enter(&self.view, &mut service, said);
+            return Some(service);
         }
         let Some((object, entry)) = self.store.entry_of_host(name) else {
             self.vips.release(&name.namespace, &name.hostname);
@@ -584,7 +602,12 @@ impl Builder {
             Vec::new()
         };
         let (mesh, gateways) = (&self.mesh, self.store.gateways());
-        Some(entries::service(mesh, &object, &entry, host, &allocated, &namespace, gateways))
+        let mut service =
+            entries::service(mesh, &object, &entry, host, &allocated, &namespace, gateways);
+        let labels = entry.metadata.labels.as_ref();
+        let said = uses_waypoint(labels.unwrap_or(&Labels::new()), &namespace.labels);
+        self.entrances.enter(&self.view, &mut service, said);
+        Some(service)
     }
 
     fn workload_change(&mut self, uid: Text, workload: Option<Workload>) -> Option<Change> {

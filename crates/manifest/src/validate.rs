@@ -17,7 +17,7 @@ pub(crate) mod security;
 pub(crate) mod targets;
 
 use ambit_words::annotations::DRY_RUN;
-use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, NONE};
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, INGRESS_USE_WAYPOINT, NONE};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -177,9 +177,16 @@ pub(crate) fn slips<'a>(
     at: &Path,
     issues: &mut Issues,
 ) {
-    for (key, _) in labels {
+    for (key, value) in labels {
         if let Some(meant) = meant_label(key) {
             slip("label", &at.field(key), meant, issues);
+        }
+        if key == INGRESS_USE_WAYPOINT && !["true", "false"].contains(&value.as_str()) {
+            issues.warn(
+                &at.field(key),
+                format!("`{value}` is neither true nor false, and means true"),
+                "write false, if gateways are to do what the waypoint does",
+            );
         }
     }
 }

@@ -215,8 +215,8 @@ impl View {
         }
     }
 
-    /// What the waypoint that the destination names has judged before, or the denial of a
-    /// connection that goes around it.
+    /// What the waypoint that the destination names, or a gateway in its place, has judged before,
+    /// or the denial of a connection that goes around them.
     ///
     /// A waypoint judges what comes to a service by the policies of that service's namespace, which
     /// is the workload's too. What comes to the workload itself it judges by those of its own.
@@ -244,6 +244,7 @@ impl View {
         // One that comes in two ways may have come by the one that judges less.
         let proven = named.filter(|(_, gateway)| proves(gateway));
         let judged = proven.map(|(policies_of, _)| policies_of == Some(&workload.namespace));
+        let judged = judged.chain(self.judged_at_entrances(workload, source));
         match judged.reduce(|one, other| one && other) {
             None => Err(Denial::NotThroughWaypoint { waypoint: gateway_name(first) }),
             Some(false) => Ok(JudgedBefore::OfMesh),
@@ -251,12 +252,32 @@ impl View {
         }
     }
 
+    /// For each service that `source` may have entered at a gateway, whether that has judged by the
+    /// policies of the workload's namespace too.
+    fn judged_at_entrances<'a>(
+        &'a self,
+        workload: &'a Workload,
+        source: &'a Source,
+    ) -> impl Iterator<Item = bool> + use<'a> {
+        let services = workload.services.keys().filter_map(|name| self.service(name));
+        let entered = services.filter(|it| it.has_waypoint()).filter(move |service| {
+            source.identity().is_some_and(|id| {
+                service.entrances.iter().any(|gateway| self.service_proves(gateway, id))
+            })
+        });
+        entered.map(|service| service.key.namespace == workload.namespace)
+    }
+
+    /// Whether `identity` is one that the endpoints of this service prove.
+    fn service_proves(&self, service: &ServiceName, identity: &Identity) -> bool {
+        let endpoints = self.endpoints(service);
+        endpoints.is_some_and(|it| it.iter().any(|endpoint| endpoint.identity() == *identity))
+    }
+
     /// Whether `identity` is one that this gateway's workloads prove.
     fn gateway_proves(&self, gateway: &GatewayAddress, identity: &Identity) -> bool {
         match &gateway.destination {
-            GatewayDestination::Hostname(name) => self
-                .endpoints(name)
-                .is_some_and(|endpoints| endpoints.iter().any(|w| w.identity() == *identity)),
+            GatewayDestination::Hostname(name) => self.service_proves(name, identity),
             GatewayDestination::Refused(_) => false,
             GatewayDestination::Address(address) => {
                 let workload = self.workload_at(&address.network, address.ip);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::Text;
 use crate::names::{NetworkAddress, ServiceName};
-use crate::workload::{GatewayAddress, PortMapping};
+use crate::workload::{GatewayAddress, GatewayDestination, PortMapping};
 
 /// One service as the control plane describes it (istio.workload.Service).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,9 @@ pub struct Service {
     pub waypoint: Option<GatewayAddress>,
     /// Waypoints among which its traffic is split; empty means `waypoint` alone.
     pub weighted_waypoints: Vec<(GatewayAddress, u32)>,
+    /// The services of the gateways at the edge that do what its waypoint does, so that what they
+    /// send need not pass it. They count only beside a waypoint.
+    pub entrances: Vec<ServiceName>,
     /// How an endpoint is chosen.
     pub load_balancing: LoadBalancing,
     /// Which families its name resolves to.
@@ -98,7 +101,7 @@ impl Service {
     /// By which address an endpoint is chosen for a client that came to `like`: one of that family,
     /// unless the service has addresses of the other family alone. A gateway's client came to the
     /// gateway, and knows nothing of the families of what is behind it.
-    pub(crate) fn like(&self, like: IpAddr) -> IpAddr {
+    pub fn like(&self, like: IpAddr) -> IpAddr {
         let mut families = self.addresses.iter().map(|it| it.address.ip);
         match families.clone().any(|ip| ip.is_ipv4() == like.is_ipv4()) {
             true => like,
@@ -118,6 +121,7 @@ impl Service {
             subject_alt_names: Vec::new(),
             waypoint: None,
             weighted_waypoints: Vec::new(),
+            entrances: Vec::new(),
             load_balancing: LoadBalancing::default(),
             ip_families: IpFamilies::default(),
             canonical: false,
@@ -130,6 +134,26 @@ impl Service {
     pub fn has_waypoint(&self) -> bool {
         let mut shares = self.weighted_waypoints.iter().map(|(_, share)| *share);
         self.waypoint.is_some() || shares.any(|share| share > 0)
+    }
+
+    /// The service of the waypoint that it names, if it is named so.
+    pub fn waypoint_service(&self) -> Option<&ServiceName> {
+        match &self.waypoint.as_ref()?.destination {
+            GatewayDestination::Hostname(name) => Some(name),
+            GatewayDestination::Refused(_) | GatewayDestination::Address(_) => None,
+        }
+    }
+
+    /// Whether the gateway whose own service is `own` does what its waypoint does.
+    pub fn enters_at(&self, own: &ServiceName) -> bool {
+        self.has_waypoint() && self.entrances.contains(own)
+    }
+
+    /// Who its traffic must pass, and who judges it in place of these.
+    pub(crate) fn passes(
+        &self,
+    ) -> (&Option<GatewayAddress>, &[(GatewayAddress, u32)], &[ServiceName]) {
+        (&self.waypoint, &self.weighted_waypoints, &self.entrances)
     }
 
     /// The port with this number.

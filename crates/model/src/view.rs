@@ -437,8 +437,8 @@ impl View {
 
     fn put_service(&mut self, service: Arc<Service>) {
         let old = self.service(&service.key).cloned();
-        let waypoints = |it: &Service| (it.waypoint.clone(), it.weighted_waypoints.clone());
-        if old.as_deref().map(waypoints).unwrap_or_default() != waypoints(&service) {
+        let nothing = (&None, &[][..], &[][..]);
+        if old.as_deref().map_or(nothing, Service::passes) != service.passes() {
             self.authorization_version += 1;
         }
         if let Some(old) = old {

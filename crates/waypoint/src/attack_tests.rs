@@ -12,6 +12,7 @@ mod bounds;
 mod bytes;
 mod crowds;
 mod edge;
+mod entering;
 mod floods;
 mod frames;
 mod health;

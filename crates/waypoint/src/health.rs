@@ -191,6 +191,7 @@ async fn ask(
     if reached.uid != endpoint.uid {
         return Err(format!("it does not serve port {port}"));
     }
+    here.refuse_around(view, &arrival, &reached).map_err(|it| it.text)?;
     let stream = here.connect(&arrival, &reached).await.map_err(|it| it.text)?;
     let protocol = view.http_service(&endpoint.service).map(|http| http.protocol(port));
     let version = match protocol {

@@ -4,6 +4,7 @@
 //! a waypoint only where their service has another one than this, and whoever is reached proves its
 //! own identity, not merely one of the trust domain.
 
+mod entering;
 mod here;
 mod holds;
 mod reach;
@@ -27,6 +28,7 @@ use ambit_model::http::warmup::WARM;
 use ambit_model::view::View;
 use ambit_words::error_chain;
 
+use self::here::At;
 use self::holds::AtGateway;
 use self::reach::{host_of, refused};
 use self::said::is_whole;
@@ -53,14 +55,14 @@ impl Position for Here {
     type Rules = Holds;
 
     async fn rules(&self, arrival: &Arrival) -> Option<Holds> {
-        let destination = arrival.destination;
-        let client = here::namespace_of(arrival);
-        let known = |view: &View| self.http_of(view, destination, client).cloned();
+        let (at, destination) = (At::of(arrival), arrival.destination);
+        let known = |view: &View| self.http_of(view, at).cloned();
         let hold = |view: Arc<View>, http, version| {
             let namespace = arrival.source.identity().map(|it| it.namespace.clone());
             let shared = self.shared.clone();
-            let gateway = self.at_gateway(&view, arrival);
-            Holds { view, http, port: destination.port(), namespace, gateway, shared, version }
+            let (gateway, makers) = (self.at_gateway(&view, arrival), self.makers(&view, arrival));
+            let port = destination.port();
+            Holds { view, http, port, namespace, gateway, makers, shared, version }
         };
         let view = self.view();
         if let Some(http) = known(&view).filter(|http| is_whole(&view, http)) {
@@ -68,7 +70,7 @@ impl Position for Here {
             return Some(hold(view, http, version));
         }
         let version = view.authorization_version();
-        if let Some(before) = self.left(destination, client) {
+        if let Some(before) = self.left(at) {
             let http = known(&before)?;
             return Some(hold(before, http, version));
         }
@@ -114,8 +116,7 @@ impl Position for Here {
         };
         let destination = ask.arrival.destination;
         let Some((service, port)) = self.service(&view, ask)? else {
-            let delivery = view.deliver_at(&own.network, destination, &around);
-            return delivery.map(|it| self.endpoint(it, None, 1)).map_err(refused);
+            return self.at_address(&view, own, ask.arrival, &around);
         };
         let subset = ask.goal.subset();
         if let Some(through) = self.through(&view, own, ask, (service, port), &mut around) {
@@ -155,7 +156,8 @@ impl Position for Here {
             let delivery = view.choose_for_request(flow, around).map_err(refused)?;
             let to = (&**service, port, host_of(service, &delivery));
             let spoken = self.spoken(&view, traffic, to, ask.arrival);
-            Ok(self.endpoint(delivery, spoken, alternatives))
+            let endpoint = self.endpoint(delivery, spoken, alternatives);
+            self.refuse_around(&view, ask.arrival, &endpoint).map(|()| endpoint)
         };
         let chosen = choose(&flow, &mut around)?;
         if !leaves_out || !is_unwell(&chosen.uid) {
@@ -180,7 +182,8 @@ impl Position for Here {
         _arrival: &Arrival,
         endpoint: &Endpoint<Way>,
     ) -> Result<BoxStream, Unreachable> {
-        let stream = self.deliver(endpoint).await?;
+        let Some(delivery) = &endpoint.way.delivery else { return self.enter(endpoint) };
+        let stream = self.deliver(endpoint, delivery).await?;
         let Some(spoken) = &endpoint.way.spoken else { return Ok(stream) };
         let shown = self.shown(&spoken.proof).await;
         self.originators.connect(spoken, shown, stream).await.map_err(|error| {

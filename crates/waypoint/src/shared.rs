@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
 use ambit_http::engine::rate_limit::buckets::Buckets;
+use ambit_model::authorize::Source;
 use tokio::sync::watch;
 
 use crate::checks::Checks;
@@ -71,5 +72,10 @@ impl Shared {
             wellness,
             stopping: watch::Sender::new(false),
         }
+    }
+
+    /// This pod, as others judge it.
+    pub(crate) fn own_source(&self) -> Source {
+        Source::new(Some(self.own.identity.clone()), self.config.instance)
     }
 }

@@ -11,7 +11,6 @@ use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
 use ambit_dataplane::session::{self, Session};
 use ambit_http::Scheme;
 use ambit_http::engine::position::Arrival;
-use ambit_http::engine::{self, Speaks};
 use ambit_model::authorize::Source;
 use ambit_model::http::service::Protocol;
 use ambit_model::names::ServiceName;
@@ -22,7 +21,6 @@ use ambit_words::error_chain;
 use http::{HeaderMap, Method, StatusCode};
 use tokio::net::TcpStream;
 
-use crate::passage;
 use crate::position::Meant;
 use crate::thread::Thread;
 
@@ -185,24 +183,7 @@ impl Thread {
             Ok(tunnel) => tunnel,
             Err(error) => return tracing::debug!(%error, "gone before it was accepted"),
         };
-        let speaks = match protocol {
-            Protocol::Http => Some(Speaks::Http),
-            Protocol::Http2 => Some(Speaks::Http2),
-            Protocol::Detect => Some(Speaks::Unknown),
-            Protocol::Tcp | Protocol::Tls => None,
-        };
         let guard = session.served.drain.guard();
-        let (stream, first) = match speaks {
-            None => (Box::new(tunnel) as engine::halves::BoxStream, bytes::Bytes::new()),
-            Some(speaks) => {
-                let stream = Box::new(tunnel);
-                let client = arrival.clone();
-                match engine::serve(&self.engine, client, stream, speaks, &guard).await {
-                    engine::Served::Http => return,
-                    engine::Served::Other(stream, first) => (stream, first),
-                }
-            }
-        };
-        passage::serve(&self.engine, arrival, (stream, first), None, self.patience()).await;
+        self.converse(arrival, protocol, Box::new(tunnel), &guard).await;
     }
 }

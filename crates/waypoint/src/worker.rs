@@ -88,6 +88,12 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: Option<std::net::TcpListe
     let acceptors = Acceptors::default();
     let thread =
         Rc::new(Thread { shared, plane: plane_of_all, served: served_of_all, engine, acceptors });
+    let entered = Rc::downgrade(&thread);
+    thread.engine.position().serve_pipes(move |arrival, pipe| {
+        if let Some(thread) = entered.upgrade() {
+            tokio::task::spawn_local(async move { thread.enter(arrival, pipe).await });
+        }
+    });
     let (tidying, engine) = (thread.engine.clone(), thread.engine.clone());
     tokio::task::spawn_local(async move { tidying.keep_tidy().await });
     let watching = thread.engine.clone();

@@ -31,7 +31,7 @@ mod service;
 mod unknown;
 mod workload;
 
-pub use service::CLIENT_AFFINITY_EXTENSION;
+pub use service::{CLIENT_AFFINITY_EXTENSION, ENTRANCE_EXTENSION};
 
 /// A message that cannot be taken as a value of the model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,8 @@ pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 pub const USE_WAYPOINT_CANARY: &str = "istio.io/use-waypoint-canary";
 /// The namespace of the waypoint that [`USE_WAYPOINT_CANARY`] names.
 pub const USE_WAYPOINT_CANARY_NAMESPACE: &str = "istio.io/use-waypoint-canary-namespace";
-/// Sends what comes through a gateway to the waypoint too.
+/// On a Service, a ServiceEntry or their namespace: `false` lets gateways at the edge do what the
+/// waypoint does, so that what comes through them need not pass it.
 pub const INGRESS_USE_WAYPOINT: &str = "istio.io/ingress-use-waypoint";
 /// On a Gateway: which traffic the waypoint is for.
 pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";

@@ -11,7 +11,7 @@ use ambit_tls::origination::{Asked, Inside, Originator, Trust};
 use rcgen::{CertificateParams, KeyPair};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::machine::{MESH_ON, Machine, Mesh, SETTLE_TIMEOUT};
 
 /// The Gateway and its route; `CERTIFICATE` is the Secret.
 const EDGE: &str = "\
@@ -60,6 +60,20 @@ spec:
   rules: [{to: [{operation: {paths: [/a/closed]}}]}]
 ";
 
+const REDIRECTED: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: own, namespace: app}
+spec:
+  parentRefs: [{kind: Service, group: '', name: web}]
+  rules:
+  - matches: [{path: {type: PathPrefix, value: /a/old}}]
+    filters:
+    - type: RequestRedirect
+      requestRedirect: {path: {type: ReplaceFullPath, replaceFullPath: /a}}
+  - backendRefs: [{name: web, port: 80}]
+";
+
 #[test]
 fn the_host_enters_the_mesh_through_a_gateway() {
     let [http, https] = [free_port(), free_port()];
@@ -75,6 +89,7 @@ fn the_host_enters_the_mesh_through_a_gateway() {
     secured(&machine, https, certificate);
     judged(&machine, http);
     never_around_a_waypoint(&machine, http);
+    judged_without_a_hop(&machine, http);
     changed_under_load(&machine, http);
     machine.down();
     assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, http)).is_err(), "the port is free again");
@@ -173,6 +188,48 @@ fn never_around_a_waypoint(machine: &Machine, port: u16) {
         status_of(&ask(port, "GET", "www.example.com", "/a/closed")) == "403"
     });
     assert_eq!(status_of(&ask(port, "GET", "www.example.com", "/a/open")), "200");
+}
+
+/// Where the service says so, the gateway does what the waypoint does, though that be gone.
+fn judged_without_a_hop(machine: &Machine, port: u16) {
+    let status = |method: &str, path: &str| {
+        status_of(&ask(port, method, "www.example.com", path)).to_owned()
+    };
+    let scale = |pods| machine.ask(async |client| client.scale("app", "waypoint", pods).await);
+    scale(0);
+    machine.wait("nothing passes without the waypoint", SETTLE_TIMEOUT * 4, || {
+        status("GET", "/a") == "503"
+    });
+    let said = |value: &str| {
+        let waypoint = "istio.io/use-waypoint: waypoint";
+        let labels = format!("ambient, {waypoint}, istio.io/ingress-use-waypoint: '{value}'");
+        machine.apply(&MESH_ON.replacen("ambient", &labels, 1));
+    };
+    said("false");
+    machine.wait("the gateway judges", SETTLE_TIMEOUT, || status("GET", "/a") == "200");
+    assert_eq!(status("GET", "/a/closed"), "403", "a policy of the service");
+    assert_eq!(status("POST", "/a"), "403", "a policy of the gateway");
+    let services = machine.list("services");
+    let web = services.iter().find(|it| it["name"] == "web" && it["namespace"] == "app");
+    let web = web.expect("the service");
+    assert_eq!(web["entrances"][0], "outside/edge-ambit.outside.svc.cluster.local");
+    // A route of the service, which clients of the mesh are answered by at the waypoint.
+    machine.apply(REDIRECTED);
+    machine
+        .wait("a route of the service holds", SETTLE_TIMEOUT, || status("GET", "/a/old") == "302");
+    assert_eq!(status("GET", "/a/closed"), "403");
+    assert_eq!(status("GET", "/a"), "200");
+    let pods = machine.pods();
+    let pod = pods.iter().find(|pod| pod.owner == "edge-ambit").expect("the gateway's pod");
+    let why = machine.why(&format!("outside/{}", pod.name), "app/web:80");
+    let path = why["path"].as_str().unwrap_or_default();
+    assert!(path.starts_with("Gateway outside/edge does what"), "{why}");
+    said("true");
+    machine
+        .wait("nothing goes around the waypoint", SETTLE_TIMEOUT, || status("GET", "/a") == "503");
+    scale(1);
+    machine.wait("the waypoint is back", SETTLE_TIMEOUT * 2, || status("GET", "/a") == "200");
+    assert_eq!(status("GET", "/a/old"), "302");
 }
 
 /// A listener and a route are added and removed while requests go on: none fails.

@@ -163,6 +163,7 @@ pub(super) fn services(builder: &Builder, namespace: Option<&str>) -> Vec<admin:
             endpoints: admin::Endpoints { ready, total },
             waypoint: service.waypoint.as_ref().map(gateway),
             canary: canary(service),
+            entrances: service.entrances.iter().map(ToString::to_string).collect(),
             load_balancing: balancing(service),
         }
     };

@@ -29,7 +29,7 @@ use ambit_model::plan::{Direct, Flow, Lookup, Plan, Refusal, Target};
 use ambit_model::service::Service;
 use ambit_model::workload::{GatewayAddress, Tunnel, Workload};
 use ambit_wire::admin;
-use ambit_words::labels::DATAPLANE_MODE;
+use ambit_words::labels::{DATAPLANE_MODE, INGRESS_USE_WAYPOINT};
 use serde_json::json;
 
 use self::ends::{Destination, Ends};
@@ -103,6 +103,7 @@ fn explain_named(
         ));
     }
     let is_captured = client.tunnel == Tunnel::Hbone || own.is_some();
+    let entered = own.filter(|own| is_entered(builder, own, client, &target));
     let plan = if is_captured {
         let flow = Flow { source: client, source_ip, destination: target.address };
         builder.view().plan(&flow, &mut quiet(builder, client))
@@ -124,7 +125,7 @@ fn explain_named(
     }
     let server_name = server_name.map(str::to_ascii_lowercase);
     let judge = Judge { builder, client, is_captured, source_ip, server_name };
-    let outcome = judge.outcome(&plan, &mut notes);
+    let outcome = entered.map_or_else(|| judge.outcome(&plan, &mut notes), entering);
     Ok(admin::Explanation {
         api_version: admin::ApiVersion,
         source: admin::Client {
@@ -154,6 +155,35 @@ fn explain_named(
 fn gateway_of<'a>(builder: &'a Builder, workload: &Workload) -> Option<&'a ObjectName> {
     let (mesh, gateways) = (builder.mesh(), builder.store().gateways());
     workload.services.keys().find_map(|service| gateways.edge_behind(mesh, service))
+}
+
+/// Whether a gateway does what the waypoint of a destination does.
+fn is_entered(
+    builder: &Builder,
+    gateway: &ObjectName,
+    client: &Workload,
+    target: &Destination,
+) -> bool {
+    let own = builder.store().gateways().service_of(builder.mesh(), gateway);
+    let ip = target.address.ip();
+    let service = builder.view().service_meant(&client.network, ip, &client.namespace);
+    service.is_some_and(|it| it.enters_at(&own))
+}
+
+/// What becomes of a connection for which a gateway does what the waypoint does.
+fn entering(gateway: &ObjectName) -> Outcome {
+    let path = format!(
+        "Gateway {}/{} does what the waypoint does ({INGRESS_USE_WAYPOINT}: false), and sends on \
+         from there",
+        gateway.namespace, gateway.name
+    );
+    let reason = "the gateway judges the connection as the waypoint would";
+    Outcome {
+        plan: "waypoint",
+        path: Some(path),
+        server: None,
+        judgement: Judgement::without_policy(admin::Decision::Waypoint, reason),
+    }
 }
 
 fn source_address(client: &Workload, like: IpAddr) -> IpAddr {

@@ -11,7 +11,6 @@ use ambit_model::names::{NetworkAddress, ServiceName};
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
 use ambit_model::workload::{AppProtocol, PortMapping};
 use ambit_words::annotations::USE_WAYPOINT_CANARY_WEIGHT;
-use ambit_words::labels::INGRESS_USE_WAYPOINT;
 use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -58,7 +57,6 @@ pub(crate) fn build(
         load_balancing: load_balancing(&spec, distribution.as_deref()),
         ip_families: ip_families(&spec),
         canonical: true,
-        ingress_use_waypoint: labels.get(INGRESS_USE_WAYPOINT).is_some_and(|value| value == "true"),
         ..Service::named(key.namespace, key.hostname)
     }
 }

@@ -155,7 +155,8 @@ fn programmed(spec: &GatewaySpec, runs: bool, made: &Made) -> Condition {
             fails("Pending", &format!("none of its pods is ready (0 of {})", made.wanted))
         }
         (None, None) => Condition {
-            message: format!("{} of {} pods are ready", made.ready, made.wanted),
+            // While pods are replaced, there are more.
+            message: format!("{} of {} pods are ready", made.ready.min(made.wanted), made.wanted),
             ..Condition::holds("Programmed")
         },
     }

@@ -130,7 +130,8 @@ fn conditions(gateway: &Gateway, made: &Made) -> Vec<Condition> {
             fails("AddressNotUsable", &message)
         }
         None => Condition {
-            message: format!("{} of {} pods are ready", made.ready, made.wanted),
+            // While pods are replaced, there are more.
+            message: format!("{} of {} pods are ready", made.ready.min(made.wanted), made.wanted),
             ..Condition::holds("Programmed")
         },
     };

@@ -206,11 +206,12 @@ impl Gateway {
 
     /// The services to which its routes lead; one may come several times.
     pub fn routed(&self) -> impl Iterator<Item = &ServiceName> {
-        let rules = self.listeners().flat_map(|it| &it.routes).flat_map(|it| &it.rules);
-        let bytes = self.listeners().flat_map(|it| &it.bytes_rules);
-        let bytes =
-            bytes.flat_map(|it| it.backends.iter().filter_map(|it| it.destination.service()));
-        rules.flat_map(|it| it.destinations()).chain(bytes)
+        self.listeners().flat_map(|it| it.routed())
+    }
+
+    /// The same without those to which datagrams alone are sent.
+    pub fn connected(&self) -> impl Iterator<Item = &ServiceName> {
+        self.ports.values().flatten().flat_map(|it| it.routed())
     }
 
     /// The certificates that it names, for its listeners and for backends; one may come several
@@ -321,6 +322,14 @@ fn rank(host: Option<&HostMatch>) -> Option<(bool, usize)> {
 }
 
 impl Listener {
+    /// The services to which its routes lead; one may come several times.
+    fn routed(&self) -> impl Iterator<Item = &ServiceName> {
+        let rules = self.routes.iter().flat_map(|it| &it.rules);
+        let bytes = self.bytes_rules.iter().flat_map(|it| &it.backends);
+        let bytes = bytes.filter_map(|it| it.destination.service());
+        rules.flat_map(|it| it.destinations()).chain(bytes)
+    }
+
     /// A listener to which nothing is attached.
     pub fn new(name: Text, port: u16, host: Option<HostMatch>, speaks: ListenerSpeaks) -> Self {
         let (routes, tables, bytes_rules) = (Vec::new(), OnceLock::new(), Vec::new());

@@ -29,7 +29,7 @@ impl View {
     /// their requests, and of its own, which holds for workloads that name it. What holds where
     /// routes lead is asked of what comes from another namespace, and of clients' own routes.
     pub fn needed_by_waypoint(&self, own: &ServiceName) -> Needed {
-        let fronted = self.services().filter(|it| self.is_fronted_by(it, own));
+        let fronted = self.services().filter(|it| self.is_served_by(it, own));
         let mut fronted: BTreeSet<ServiceName> = fronted.map(|it| it.key.clone()).collect();
         fronted.insert(own.clone());
         let known = || fronted.iter().filter_map(|name| self.http_service(name));
@@ -46,10 +46,10 @@ impl View {
     pub fn changes_needs_of_waypoint(&self, own: &ServiceName, change: &Change) -> bool {
         match change {
             Change::Service(new) => {
-                let waypoints = |it: &Service| (it.waypoint.clone(), it.weighted_waypoints.clone());
-                let old = self.service(&new.key).map(|old| waypoints(old)).unwrap_or_default();
+                let old = self.service(&new.key);
+                let nothing = (&None, &[][..], &[][..]);
                 // Others may name the waypoint by an address of its service ...
-                new.key == *own || old != waypoints(new)
+                new.key == *own || old.map_or(nothing, |old| old.passes()) != new.passes()
             }
             // ... or of one of its workloads.
             Change::Workload(new) => {
@@ -87,6 +87,11 @@ impl View {
         service.waypoint.iter().chain(several).any(|gateway| self.is_waypoint(gateway, own))
     }
 
+    /// Whether who has the service `own` is that waypoint, or a gateway that does what it does.
+    pub fn is_served_by(&self, service: &Service, own: &ServiceName) -> bool {
+        service.enters_at(own) || self.is_fronted_by(service, own)
+    }
+
     /// Whether this is the waypoint whose own service is `own`.
     fn is_waypoint(&self, gateway: &GatewayAddress, own: &ServiceName) -> bool {
         match &gateway.destination {
@@ -104,31 +109,22 @@ impl View {
 
 impl View {
     /// What the gateway behind the service `own` needs to know of layer 7: all of its own service,
-    /// whose policies judge what comes in, and of those to which its routes lead.
+    /// whose policies judge what comes in, and of those to which its routes lead. Of services for
+    /// which it does what their waypoint does it needs what a waypoint needs.
     pub fn needed_by_gateway(&self, own: &ServiceName) -> Needed {
-        let http = self.http_service(own);
         let gateway = self.gateway(own);
-        let routed = gateway.iter().flat_map(|it| it.routed());
-        let asked = http.iter().flat_map(|it| it.destinations());
-        Needed {
-            services: routed.chain(asked).chain([own]).cloned().collect(),
-            policies: http.iter().flat_map(|it| &it.policies).cloned().collect(),
-            certificates: gateway.iter().flat_map(|it| it.certificates()).collect(),
-        }
+        let mut needed = self.needed_by_waypoint(own);
+        needed.services.extend(gateway.iter().flat_map(|it| it.routed()).cloned());
+        needed.certificates.extend(gateway.iter().flat_map(|it| it.certificates()));
+        needed
     }
 
     /// Whether a change of this view may change what that gateway needs.
     pub fn changes_needs_of_gateway(&self, own: &ServiceName, change: &Change) -> bool {
         match change {
             Change::Gateway(it) => it.service == *own,
-            Change::RemoveGateway(name) | Change::RemoveHttpService(name) => name == own,
-            Change::HttpService(new) => {
-                new.service == *own
-                    && self.http_service(own).is_none_or(|old| {
-                        old.policies != new.policies || !old.destinations().eq(new.destinations())
-                    })
-            }
-            _ => false,
+            Change::RemoveGateway(name) => name == own,
+            _ => self.changes_needs_of_waypoint(own, change),
         }
     }
 }
@@ -139,6 +135,7 @@ mod tests {
 
     use super::*;
     use crate::http::gateway::Gateway;
+    use crate::http::service::ServiceHttp;
 
     #[test]
     fn a_gateway_needs_its_own_service_and_those_of_its_routes() {
@@ -151,5 +148,23 @@ mod tests {
         view.apply(change);
         view.apply(Change::RemoveGateway(own.clone()));
         assert!(view.gateway(&own).is_none());
+        // What enters there it has to judge.
+        let mut web = Service::named("app", "web");
+        let destination = GatewayDestination::Hostname(ServiceName::new("app", "waypoint"));
+        web.waypoint = Some(GatewayAddress { destination, hbone_mtls_port: 15008 });
+        view.apply(Change::Service(web.clone()));
+        let mut http = ServiceHttp::named(web.key.clone());
+        http.policies = vec![PolicyName::new("app", "p")];
+        view.apply(Change::HttpService(Arc::new(http)));
+        assert_eq!(view.needed_by_gateway(&own).services, [own.clone()].into());
+        web.entrances = vec![own.clone()];
+        let change = Change::Service(web.clone());
+        assert!(view.changes_needs_of_gateway(&own, &change));
+        let version = view.authorization_version();
+        view.apply(change);
+        assert!(view.authorization_version() > version, "who may come in is another question");
+        let needed = view.needed_by_gateway(&own);
+        assert_eq!(needed.services, [own, web.key].into());
+        assert_eq!(needed.policies, [PolicyName::new("app", "p")].into());
     }
 }

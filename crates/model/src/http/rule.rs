@@ -39,7 +39,7 @@ pub struct Rule {
 
 impl Rule {
     /// The services that it sends requests or copies to; one may come several times.
-    pub(crate) fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
+    pub fn destinations(&self) -> impl Iterator<Item = &ServiceName> {
         let backends = match &self.action {
             Action::Forward { backends, .. } => &backends[..],
             Action::Redirect(_) | Action::Respond { .. } => &[],

@@ -135,3 +135,44 @@ fn a_waypoint_of_another_namespace_has_not_judged_for_what_names_it_as_a_workloa
     let foreign = case("a service of another namespace", nobody(Namespace, true), "judged");
     check(Case { services, peer, ..foreign });
 }
+
+#[test]
+fn a_gateway_comes_in_where_the_service_names_it_beside_its_waypoint() {
+    let check = |name: &str, service: Service, policy: Policy, expected: &str| {
+        let mut view = View::default();
+        view.apply(Change::Policy(policy));
+        view.apply(Change::Workload(waypoint("edge", "ingress")));
+        let mut pod = Workload::named("pod", "app", "pod");
+        pod.serve(service.key.clone(), Vec::new());
+        view.apply(Change::Service(service));
+        let identity = Identity::new("cluster.local", "edge", "ingress");
+        let source = Source::new(Some(identity), "10.0.0.1".parse().expect("an address"));
+        let to = "10.0.0.2:8080".parse().expect("an address");
+        let decided = match view.authorize(&pod, &source, to).decision {
+            Decision::Allow(None) => "in",
+            Decision::Deny(Denial::NotAllowed { .. }) => "judged",
+            Decision::Deny(Denial::NotThroughWaypoint { .. }) => "around",
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(decided, expected, "{name}");
+    };
+    let of = |namespace: &str, waypoint: Option<GatewayAddress>, entrances: &[&str]| {
+        let mut service = Service::named(namespace, "web");
+        service.waypoint = waypoint;
+        service.entrances = entrances.iter().map(|name| ServiceName::new("edge", *name)).collect();
+        service
+    };
+    let fronted = || Some(gateway("app", "one"));
+    let policy = || nobody(Namespace, true);
+    check("named", of("app", fronted(), &["ingress"]), policy(), "in");
+    check("not named", of("app", fronted(), &[]), policy(), "around");
+    check("another is named", of("app", fronted(), &["other"]), policy(), "around");
+    check("no waypoint", of("app", None, &["ingress"]), policy(), "judged");
+    check(
+        "not vouched for",
+        of("app", fronted(), &["ingress"]),
+        nobody(Namespace, false),
+        "judged",
+    );
+    check("another namespace's", of("other", fronted(), &["ingress"]), policy(), "judged");
+}

@@ -191,7 +191,7 @@ fn service(view: &View, service: &Service) -> Value {
     let waypoints = service.weighted_waypoints.iter();
     let waypoints =
         waypoints.map(|(to, weight)| json!({ "destination": gateway(to), "weight": weight }));
-    json!({
+    let mut dump = json!({
         "name": service.name,
         "namespace": service.key.namespace,
         "hostname": service.key.hostname,
@@ -214,7 +214,13 @@ fn service(view: &View, service: &Service) -> Value {
         },
         "canonical": service.canonical,
         "visibility": if service.namespace_only { "Namespace" } else { "Public" },
-    })
+    });
+    // It has no name for them.
+    if !service.entrances.is_empty() {
+        let entrances = service.entrances.iter().map(ToString::to_string);
+        dump["entrances"] = entrances.collect::<Vec<_>>().into();
+    }
+    dump
 }
 
 fn load_balancer(service: &Service) -> Value {

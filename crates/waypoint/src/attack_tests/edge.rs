@@ -37,9 +37,14 @@ pub(super) fn web(port: u16) -> Destination {
 
 /// A rule for everything that leads to a port of the service.
 pub(super) fn leads_to(port: u16) -> Arc<Rule> {
+    leads(web(port))
+}
+
+/// A rule for everything that leads there.
+pub(super) fn leads(destination: Destination) -> Arc<Rule> {
     let backend = Backend {
         weight: 1,
-        destination: web(port),
+        destination,
         request_headers: HeaderChanges::default(),
         response_headers: HeaderChanges::default(),
     };
@@ -47,7 +52,7 @@ pub(super) fn leads_to(port: u16) -> Arc<Rule> {
     says(Action::Forward { backends, rewrite: Rewrite::default() })
 }
 
-fn says(action: Action) -> Arc<Rule> {
+pub(super) fn says(action: Action) -> Arc<Rule> {
     Arc::new(Rule {
         origin: origin(RouteKind::HttpRoute, "route"),
         matches: Vec::new(),

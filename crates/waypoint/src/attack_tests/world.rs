@@ -21,7 +21,7 @@ use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::identity::Identity;
 use ambit_model::names::{NetworkAddress, ServiceName, WorkloadName};
-use ambit_model::service::{Service, VirtualAddress};
+use ambit_model::service::{Mode, Service, VirtualAddress};
 use ambit_model::view::{Change, View};
 use ambit_model::workload::{
     AppProtocol, GatewayAddress, GatewayDestination, PortMapping, Workload,
@@ -372,6 +372,69 @@ impl World {
         self.change(Change::Service(service));
     }
 
+    /// Gives the service a waypoint without a pod, and says whether it is entered at the gateway.
+    pub(super) fn front(&self, is_entered: bool) {
+        let service = (**self.shared.mesh.view.load().service(&web()).unwrap()).clone();
+        self.front_by(service, "other", is_entered);
+    }
+
+    fn front_by(&self, mut service: Service, waypoint: &str, is_entered: bool) {
+        let waypoint = ServiceName::new("app", format!("{waypoint}.app.svc.cluster.local"));
+        let destination = GatewayDestination::Hostname(waypoint);
+        service.waypoint = Some(GatewayAddress { destination, hbone_mtls_port: 15008 });
+        let own = self.shared.config.own_service();
+        service.entrances = if is_entered { vec![own] } else { Vec::new() };
+        self.change(Change::Service(service));
+    }
+
+    /// One more service, with one port and one server of its own, of which the listener is kept.
+    /// Its pod is of the other service too, without a port there.
+    pub(super) async fn second_service(
+        &self,
+        name: &ServiceName,
+        other: &ServiceName,
+    ) -> TcpListener {
+        let address = SERVERS[1];
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        let mut server = Workload::named("Kubernetes//Pod/app/second-1", "app", "second-1");
+        server.addresses = vec![IpAddr::V4(address)].into();
+        server.node = "node".into();
+        let (service_port, app_protocol) = (GOOD, AppProtocol::Unknown);
+        let target_port = listener.local_addr().unwrap().port();
+        server.serve(name.clone(), vec![PortMapping { service_port, target_port, app_protocol }]);
+        server.serve(other.clone(), Vec::new());
+        self.change(Change::Workload(server));
+        self.change(Change::HttpService(Arc::new(ServiceHttp::named(name.clone()))));
+        listener
+    }
+
+    /// Has the service choose no endpoint: what is asked for is where its address is.
+    pub(super) async fn pass_through(&self) -> TcpListener {
+        let mut service = (**self.shared.mesh.view.load().service(&web()).unwrap()).clone();
+        service.load_balancing.mode = Mode::Passthrough;
+        self.change(Change::Service(service));
+        TcpListener::bind((VIP, GOOD)).await.unwrap()
+    }
+
+    /// Says which waypoint that service has, and whether it is entered at the gateway.
+    pub(super) fn front_second(
+        &self,
+        name: &ServiceName,
+        waypoint: Option<&str>,
+        is_entered: bool,
+    ) {
+        let mut service = Service::named("app", name.hostname.clone());
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 2));
+        let address = NetworkAddress { network: "".into(), ip };
+        service.addresses = vec![VirtualAddress { address, prefix_len: None }];
+        let (service_port, target_port, app_protocol) = (GOOD, 0, AppProtocol::Unknown);
+        service.ports = vec![PortMapping { service_port, target_port, app_protocol }];
+        match waypoint {
+            Some(waypoint) => self.front_by(service, waypoint, is_entered),
+            None => self.change(Change::Service(service)),
+        }
+    }
+
     /// Whether the waypoint takes a connection of a client of this namespace: the service's own, or
     /// [`STRANGER`].
     pub(super) async fn takes(&self, namespace: &str, port: u16) -> bool {
@@ -465,7 +528,7 @@ fn identity(account: &str) -> Identity {
 }
 
 /// The service.
-fn web() -> ServiceName {
+pub(super) fn web() -> ServiceName {
     ServiceName::new("app", "web.app.svc.cluster.local")
 }
 

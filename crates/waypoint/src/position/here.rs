@@ -1,7 +1,7 @@
 //! One thread's place in the mesh: whose it is, what it stands before, and who is told of what
 //! passes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::hash::RandomState;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use ambit_dataplane::own::Served;
 use ambit_dataplane::plane::Plane;
 use ambit_dataplane::record::{Counted, Record as TcpRecord};
 use ambit_http::Scheme;
+use ambit_http::engine::halves::BoxStream;
 use ambit_http::engine::position::{Arrival, Goal, Rules as _};
-use ambit_model::authorize::Source;
 use ambit_model::http::gateway::Gateway;
 use ambit_model::http::rule::{Destination, Origin};
 use ambit_model::http::service::{Protocol, ServiceHttp};
@@ -27,7 +27,6 @@ use ambit_model::workload::Workload;
 
 use super::holds::Holds;
 use crate::access_log::{Entry, Passage};
-use crate::config::Place;
 use crate::hello::ServerName;
 use crate::newcomers::Newcomers;
 use crate::originate::Originators;
@@ -36,6 +35,9 @@ use crate::reports::Reports;
 use crate::shared::Shared;
 use crate::telemetry::Remembered;
 use crate::wellness::Wellness;
+
+/// Serves one end of a pipe, with what is known of who has the other.
+type Pipes = Box<dyn Fn(Arrival, BoxStream)>;
 
 /// The position of one thread.
 pub(crate) struct Here {
@@ -51,6 +53,8 @@ pub(crate) struct Here {
     pub(super) arrivals: Newcomers,
     pub(super) originators: Originators,
     pub(super) remembered: RefCell<Remembered>,
+    /// Who serves what enters a service here, over a pipe.
+    pub(super) pipes: OnceCell<Pipes>,
 }
 
 /// What a CONNECT asks for.
@@ -61,6 +65,24 @@ pub(crate) struct Meant {
     pub(crate) private: Option<ServiceName>,
     /// What is spoken there.
     pub(crate) protocol: Protocol,
+}
+
+/// Where a connection comes in, as far as it says what holds for it.
+#[derive(Clone, Copy)]
+pub(super) struct At<'a> {
+    /// The address.
+    destination: SocketAddr,
+    /// The client's namespace, if it has proven one.
+    client: Option<&'a str>,
+    /// It is a listener of this gateway's, and not what this position stands before.
+    is_outside: bool,
+}
+
+impl<'a> At<'a> {
+    pub(super) fn of(arrival: &'a Arrival) -> Self {
+        let is_outside = arrival.outside.is_some();
+        Self { destination: arrival.destination, client: namespace_of(arrival), is_outside }
+    }
 }
 
 /// The namespace of a client that has proven one.
@@ -88,6 +110,7 @@ impl Here {
             arrivals,
             originators,
             remembered,
+            pipes: OnceCell::new(),
         }
     }
 
@@ -115,20 +138,16 @@ impl Here {
     /// this waypoint's own service. At a gateway it is what holds at the listeners of a port.
     /// A service that is for one namespace alone is there for clients of that one only, which the
     /// client's own proxy is not trusted to know.
-    pub(super) fn name_of(
-        &self,
-        view: &View,
-        destination: SocketAddr,
-        client: Option<&str>,
-    ) -> Option<ServiceName> {
+    pub(super) fn name_of(&self, view: &View, at: At<'_>) -> Option<ServiceName> {
+        let At { destination, client, is_outside } = at;
         let network = &self.shared.config.network;
         let own = || self.own_service.clone();
-        if self.shared.config.place == Place::Gateway {
+        if is_outside {
             let listens = |it: &Arc<Gateway>| it.listens_at(destination.port());
             return self.gateway(view).is_some_and(listens).then(own);
         }
         if let Some(service) = self.service_at(view, destination, client) {
-            return view.is_fronted_by(service, &self.own_service).then(|| service.key.clone());
+            return view.is_served_by(service, &self.own_service).then(|| service.key.clone());
         }
         let workload = view.workload_at(network, destination.ip())?;
         view.is_workload_fronted_by(workload, &self.own_service).then(own)
@@ -153,41 +172,36 @@ impl Here {
 
     /// Whether this waypoint does not stand before an address, or does so no more.
     pub(crate) fn is_withdrawn(&self, arrival: &Arrival) -> bool {
-        self.name_of(&self.view(), arrival.destination, namespace_of(arrival)).is_none()
+        self.name_of(&self.view(), At::of(arrival)).is_none()
     }
 
     /// The view in which this waypoint stood before an address until a moment ago, if the present
     /// one does not say so: clients whose proxies have not heard of it still come.
-    pub(super) fn left(&self, destination: SocketAddr, client: Option<&str>) -> Option<Arc<View>> {
-        let stood =
-            |view: &Arc<View>| self.http_of(view, destination, client).map(|_| view.clone());
+    pub(super) fn left(&self, at: At<'_>) -> Option<Arc<View>> {
+        let stood = |view: &Arc<View>| self.http_of(view, at).map(|_| view.clone());
         if stood(&self.view()).is_some() { None } else { self.plane.mesh.lately.find(stood) }
     }
 
-    pub(super) fn http_of<'v>(
-        &self,
-        view: &'v View,
-        destination: SocketAddr,
-        client: Option<&str>,
-    ) -> Option<&'v Arc<ServiceHttp>> {
-        view.http_service(&self.name_of(view, destination, client)?)
+    pub(super) fn http_of<'v>(&self, view: &'v View, at: At<'_>) -> Option<&'v Arc<ServiceHttp>> {
+        view.http_service(&self.name_of(view, at)?)
     }
 
     /// Waits until the view says whose an address is.
     pub(crate) async fn meant(&self, destination: SocketAddr, client: &Identity) -> Meant {
         let namespace = Some(&*client.namespace);
+        let at = At { destination, client: namespace, is_outside: false };
         let look = |view: &View| {
-            let Some(name) = self.name_of(view, destination, namespace) else {
+            let Some(name) = self.name_of(view, at) else {
                 let network = &self.shared.config.network;
                 let service = view.private_at(network, destination.ip(), &client.namespace)?;
-                let is_ours = view.is_fronted_by(service, &self.own_service);
+                let is_ours = view.is_served_by(service, &self.own_service);
                 return is_ours.then(|| Err(service.key.clone()));
             };
             let http = view.http_service(&name);
             Some(Ok(http.map(|http| http.served_as(destination.port(), namespace))))
         };
         // What is for others now is so at once, whatever was before.
-        let found = match (look(&self.view()), self.left(destination, namespace)) {
+        let found = match (look(&self.view()), self.left(at)) {
             (Some(Err(private)), _) => Some(Err(private)),
             (_, Some(before)) => look(&before),
             (_, None) => wait_for_view(&self.plane.mesh, look).await,
@@ -296,7 +310,7 @@ impl Here {
 
     /// What the control plane says of reports about requests to a destination.
     pub(super) fn telemetry<'v>(&self, view: &'v View, arrival: &Arrival) -> Option<&'v Telemetry> {
-        let name = self.name_of(view, arrival.destination, namespace_of(arrival))?;
+        let name = self.name_of(view, At::of(arrival))?;
         view.http_service(&name).map(|http| &http.telemetry)
     }
 
@@ -307,9 +321,9 @@ impl Here {
 
     /// A connection of this waypoint's own to a port of the mesh.
     pub(crate) fn own_arrival(&self, port: u16) -> Arrival {
-        let (own, ip) = (&self.shared.own, self.shared.config.instance);
+        let ip = self.shared.config.instance;
         Arrival {
-            source: Source::new(Some(own.identity.clone()), ip),
+            source: self.shared.own_source(),
             workload: None,
             client: SocketAddr::new(ip, 0),
             destination: SocketAddr::new(ip, port),

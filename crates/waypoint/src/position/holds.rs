@@ -45,6 +45,8 @@ pub(crate) struct Holds {
     pub(super) namespace: Option<Text>,
     /// The gateway that this is, and which of its listeners the connection may ask.
     pub(super) gateway: Option<AtGateway>,
+    /// Whose routes speak for all that this position stands before.
+    pub(super) makers: Text,
     pub(super) shared: Arc<Shared>,
     /// Of the policies that are in force, which a view of before does not know.
     pub(super) version: u64,
@@ -90,6 +92,12 @@ impl Holds {
             Some(AtGateway { gateway, .. }) => gateway.datagram_rule(self.port, &connection),
             None => Err(NoBytesRoute::of(&connection)),
         }
+    }
+
+    /// Whether what comes from outside enters a service at this gateway.
+    fn is_entered(&self, name: &ServiceName) -> bool {
+        self.gateway.is_some()
+            && self.view.service(name).is_some_and(|it| it.enters_at(&self.http.service))
     }
 
     /// A service of the view by which this holds.
@@ -158,7 +166,7 @@ impl Rules for Holds {
         // admits speaks for the hosts that it may attach to.
         self.gateway.is_some()
             || route.is_producers(&self.http.service)
-            || route.namespace == self.shared.config.namespace
+            || route.namespace == self.makers
     }
 
     fn judge_destination(
@@ -168,7 +176,8 @@ impl Rules for Holds {
         asked: &Asked<'_>,
     ) -> Option<RequestJudgement> {
         // What a gateway sends on is judged there: by the service's waypoint, which it goes
-        // through, or by the pods' own proxy.
+        // through, by itself when the request has entered the service here, or by the pods' own
+        // proxy.
         if self.gateway.is_some() {
             return None;
         }
@@ -183,6 +192,10 @@ impl Rules for Holds {
     fn traffic(&self, goal: &Goal<'_>) -> &TrafficPolicy {
         match goal {
             Goal::Original => self.http.traffic(self.port, None),
+            // What holds there is asked when it has entered.
+            Goal::Backend(Destination::Service { name, .. }) if self.is_entered(name) => {
+                &NO_TRAFFIC
+            }
             Goal::Backend(Destination::Service { name, port, subset }) => {
                 traffic(&self.view, name, *port, subset.as_deref())
             }

@@ -33,7 +33,8 @@ use crate::watched::watch;
 /// How an endpoint is reached, and whether TLS is spoken with it.
 #[derive(Clone)]
 pub(crate) struct Way {
-    pub(super) delivery: Delivery,
+    /// `None`: it is this very gateway, which does what the waypoint of a service does.
+    pub(super) delivery: Option<Delivery>,
     pub(super) spoken: Option<Spoken>,
 }
 
@@ -63,7 +64,21 @@ impl Here {
         }
     }
 
-    /// The way through another waypoint, if the service names one.
+    /// The way to the workload that a client asks for by its address.
+    pub(super) fn at_address(
+        &self,
+        view: &View,
+        own: &Workload,
+        arrival: &Arrival,
+        around: &Around<'_>,
+    ) -> Result<Endpoint<Way>, Unreachable> {
+        let delivery = view.deliver_at(&own.network, arrival.destination, around);
+        let endpoint = delivery.map(|it| self.endpoint(it, None, 1)).map_err(refused)?;
+        self.refuse_around(view, arrival, &endpoint).map(|()| endpoint)
+    }
+
+    /// The way into this very gateway in place of the service's waypoint, or the way through
+    /// another waypoint, if the service names one.
     pub(super) fn through(
         &self,
         view: &View,
@@ -72,9 +87,19 @@ impl Here {
         (service, port): (&Arc<Service>, u16),
         around: &mut Around<'_>,
     ) -> Option<Result<Endpoint<Way>, Unreachable>> {
+        if let Some(inside) = self.entering(view, ask, (service, port)) {
+            return Some(inside);
+        }
         let (source_ip, destination) = (self.shared.config.instance, ask.arrival.destination);
         let flow = Flow { source: own, source_ip, destination };
-        let way = view.deliver_through(&flow, (service, port), &self.own_service, around)?;
+        let here = match self.entered(view, ask.arrival) {
+            Some(entered) if entered.key == service.key => return None,
+            // What its waypoint would reach without another one, this gateway does.
+            Some(entered) if service.enters_at(&self.own_service) => entered.waypoint_service(),
+            _ => None,
+        };
+        let here = here.unwrap_or(&self.own_service);
+        let way = view.deliver_through(&flow, (service, port), here, around)?;
         if let Some(subset) = ask.goal.subset() {
             let key = &service.key;
             let text = format!("{key} has another waypoint, which knows no subset {subset}");
@@ -99,7 +124,10 @@ impl Here {
         }
         let protocol = view.http_service(&service.key).map(|it| it.protocol(port));
         let protocol = protocol.unwrap_or_default();
-        let proof = self.gateway(view).map_or(&Proof::None, |it| &it.proof);
+        // The waypoint, in whose place this gateway may be, proves nothing.
+        let is_own = self.entered(view, arrival).is_none();
+        let gateway = self.gateway(view).filter(|_| is_own);
+        let proof = gateway.map_or(&Proof::None, |it| &it.proof);
         Some(Spoken::new(origination, host, protocol, proof))
     }
 
@@ -162,7 +190,7 @@ impl Here {
         };
         // What is spoken in different ways shares no connection.
         let kind = spoken.as_ref().map_or(kind, |it| self.hasher.hash_one((kind, it)));
-        let way = Way { delivery, spoken };
+        let way = Way { delivery: Some(delivery), spoken };
         Endpoint { uid, address, workload, kind, alternatives, way }
     }
 
@@ -212,12 +240,16 @@ impl Here {
     }
 
     /// Opens the mesh's own connection to an endpoint.
-    pub(super) async fn deliver(&self, endpoint: &Endpoint<Way>) -> Result<BoxStream, Unreachable> {
+    pub(super) async fn deliver(
+        &self,
+        endpoint: &Endpoint<Way>,
+        delivery: &Delivery,
+    ) -> Result<BoxStream, Unreachable> {
         let unreachable = |reason, error: &dyn std::error::Error| {
             self.plane.balance.failed(&endpoint.uid);
             Unreachable { reason, text: error_chain(error) }
         };
-        match &endpoint.way.delivery {
+        match delivery {
             Delivery::Local(target) | Delivery::Tunnel(target) => {
                 let view = self.view();
                 let Some(source) = self.shared.own.described_in(&view) else {

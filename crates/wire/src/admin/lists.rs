@@ -67,6 +67,10 @@ pub struct Service {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
+    /// The services of gateways that do what its waypoint does, `NAMESPACE/HOSTNAME` each; absent
+    /// if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entrances: Vec<String>,
     /// How connections are spread.
     pub load_balancing: LoadBalancing,
 }

@@ -1,10 +1,11 @@
 //! `istio.workload.Service`.
 //!
-//! Client affinity has no field of its own on the wire; it travels as an extension that other
-//! implementations ignore. Other extensions are ignored here.
+//! Client affinity and gateways that stand in for a waypoint have no fields of their own on the
+//! wire; they travel as extensions that other implementations ignore. Other extensions are ignored
+//! here.
 
 use ipnet::IpNet;
-use prost::Message as _;
+use prost::Message;
 
 use ambit_model::address::canonical_block;
 use ambit_model::names::{NetworkAddress, ServiceName};
@@ -24,6 +25,10 @@ use proto::load_balancing as lb;
 
 /// Extension that carries `client_affinity_seconds`, as a `google.protobuf.UInt32Value`.
 pub const CLIENT_AFFINITY_EXTENSION: &str = "ambit.client-affinity-seconds";
+/// Extension that carries one of a service's entrances, `NAMESPACE/HOSTNAME` of the gateway's own
+/// service, as a `google.protobuf.StringValue`.
+pub const ENTRANCE_EXTENSION: &str = "ambit.entrance";
+const STRING_TYPE: &str = "type.googleapis.com/google.protobuf.StringValue";
 const UINT32_TYPE: &str = "type.googleapis.com/google.protobuf.UInt32Value";
 
 impl TryFrom<proto::Service> for Service {
@@ -45,6 +50,7 @@ impl TryFrom<proto::Service> for Service {
             subject_alt_names: message.subject_alt_names.iter().map(|san| text(san)).collect(),
             waypoint: optional_gateway("waypoint", message.waypoint)?,
             weighted_waypoints: each("weighted_waypoints", message.weighted_waypoints, weighted)?,
+            entrances: entrances(&message.extensions)?,
             load_balancing: load_balancing.unwrap_or_default(),
             ip_families: ip_families(message.ip_families),
             canonical: message.canonical,
@@ -67,7 +73,7 @@ impl From<&Service> for proto::Service {
             waypoint: service.waypoint.as_ref().map(gateway_message),
             load_balancing: load_balancing_message(&service.load_balancing),
             ip_families: ip_families_message(service.ip_families).into(),
-            extensions: client_affinity_message(&service.load_balancing).into_iter().collect(),
+            extensions: extensions(service),
             canonical: service.canonical,
             ingress_use_waypoint: service.ingress_use_waypoint,
             weighted_waypoints: service.weighted_waypoints.iter().map(weighted_message).collect(),
@@ -205,28 +211,50 @@ fn visibility_message(namespace_only: bool) -> proto::service::Visibility {
     }
 }
 
-/// Reads [`CLIENT_AFFINITY_EXTENSION`]; there, a value of another type is an error.
+/// Reads [`CLIENT_AFFINITY_EXTENSION`].
 fn client_affinity(extensions: &[proto::Extension]) -> Result<Option<u32>, ConvertError> {
-    let Some(extension) = extensions.iter().find(|it| it.name == CLIENT_AFFINITY_EXTENSION) else {
-        return Ok(None);
-    };
-    let field = format!("extensions[{CLIENT_AFFINITY_EXTENSION:?}].config");
+    let extension = extensions.iter().find(|it| it.name == CLIENT_AFFINITY_EXTENSION);
+    extension.map(|it| value(it, UINT32_TYPE)).transpose()
+}
+
+/// Reads each [`ENTRANCE_EXTENSION`].
+fn entrances(extensions: &[proto::Extension]) -> Result<Vec<ServiceName>, ConvertError> {
+    let named = extensions.iter().filter(|it| it.name == ENTRANCE_EXTENSION);
+    let read = named.map(|it| {
+        let name: String = value(it, STRING_TYPE)?;
+        let field = format!("extensions[{ENTRANCE_EXTENSION:?}].config");
+        name.parse().map_err(|error| ConvertError::new(field, Problem::Name(error)))
+    });
+    read.collect()
+}
+
+/// The value of an extension; one of another type is an error.
+fn value<T: Message + Default>(
+    extension: &proto::Extension,
+    type_url: &str,
+) -> Result<T, ConvertError> {
+    let field = format!("extensions[{:?}].config", extension.name);
     let Some(config) = &extension.config else {
         return Err(ConvertError::new(field, Problem::Missing));
     };
-    if config.type_url != UINT32_TYPE {
+    if config.type_url != type_url {
         return Err(ConvertError::new(field, Problem::TypeMismatch(config.type_url.clone())));
     }
-    decode::<u32>(&*config.value).map(Some).map_err(|error| error.within(&field))
+    decode::<T>(&*config.value).map_err(|error| error.within(&field))
 }
 
-/// Absent unless affinity is wanted, so that other implementations see no extension.
-fn client_affinity_message(load_balancing: &LoadBalancing) -> Option<proto::Extension> {
-    load_balancing.client_affinity_seconds.map(|seconds| proto::Extension {
-        name: CLIENT_AFFINITY_EXTENSION.to_owned(),
-        config: Some(Any {
-            type_url: UINT32_TYPE.to_owned(),
-            value: seconds.encode_to_vec().into(),
-        }),
-    })
+/// None unless something is wanted that has no field, so that other implementations see none.
+fn extensions(service: &Service) -> Vec<proto::Extension> {
+    let extension = |name: &str, type_url: &str, value: Vec<u8>| proto::Extension {
+        name: name.to_owned(),
+        config: Some(Any { type_url: type_url.to_owned(), value: value.into() }),
+    };
+    let seconds = service.load_balancing.client_affinity_seconds;
+    let affinity =
+        seconds.map(|it| extension(CLIENT_AFFINITY_EXTENSION, UINT32_TYPE, it.encode_to_vec()));
+    let entrances = service
+        .entrances
+        .iter()
+        .map(|it| extension(ENTRANCE_EXTENSION, STRING_TYPE, it.to_string().encode_to_vec()));
+    affinity.into_iter().chain(entrances).collect()
 }

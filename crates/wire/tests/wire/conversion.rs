@@ -192,6 +192,18 @@ fn wrong_service_fields_are_named() {
         },
         "field extensions[\"ambit.client-affinity-seconds\"].config: is missing",
     );
+    check(
+        |it| {
+            let name = ambit_wire::convert::ENTRANCE_EXTENSION.into();
+            let config = Some(ambit_wire::proto::Any {
+                type_url: "type.googleapis.com/google.protobuf.StringValue".into(),
+                value: "ingress".to_owned().encode_to_vec().into(),
+            });
+            it.extensions.push(proto::Extension { name, config });
+        },
+        "field extensions[\"ambit.entrance\"].config: \"ingress\" is not of the form \
+         namespace/name",
+    );
 }
 
 #[test]

@@ -146,7 +146,13 @@ fn load_balancing() -> impl Strategy<Value = LoadBalancing> {
 pub(crate) fn service() -> impl Strategy<Value = Service> {
     use IpFamilies::{Automatic, Dual, Ipv4Only, Ipv6Only};
     let weighted = vec((gateway(), any::<u32>()), 0..3);
-    let places = (vec(virtual_address(), 0..3), vec(port(), 0..3), option::of(gateway()), weighted);
+    let places = (
+        vec(virtual_address(), 0..3),
+        vec(port(), 0..3),
+        option::of(gateway()),
+        weighted,
+        vec(service_name(), 0..2),
+    );
     let families = select(vec![Automatic, Ipv4Only, Ipv6Only, Dual]);
     let flags = any::<[bool; 3]>();
     let sans = vec(text(), 0..3);
@@ -159,6 +165,7 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
             subject_alt_names,
             waypoint: places.2,
             weighted_waypoints: places.3,
+            entrances: places.4,
             load_balancing,
             ip_families,
             canonical: flags[0],

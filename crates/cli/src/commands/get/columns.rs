@@ -83,6 +83,7 @@ impl Row for Service {
             wide("BALANCING", |it| it.load_balancing.mode.to_string()),
             wide("WAYPOINT", |it| known(&it.waypoint)),
             wide("CANARY", canary),
+            wide("ENTRANCES", |it| joined(&it.entrances)),
         ]
     }
 }

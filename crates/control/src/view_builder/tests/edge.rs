@@ -1,5 +1,7 @@
 //! Gateways at the edge get the routes that attach to them, and routes are told where they do.
 
+mod entrances;
+
 use ambit_model::http::gateway::HostMatch;
 
 use super::*;
@@ -28,7 +30,13 @@ fn parents(section: &str) -> Value {
     json!([parent])
 }
 
-fn route(kind: Kind, namespace: &str, name: &str, section: &str, hosts: &Value) -> Event {
+pub(super) fn route(
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    section: &str,
+    hosts: &Value,
+) -> Event {
     let mut spec = json!({"parentRefs": parents(section),
         "rules": [{"backendRefs": [{"name": "app", "port": 80}]}]});
     if !matches!(kind, Kind::TcpRoute | Kind::UdpRoute) {

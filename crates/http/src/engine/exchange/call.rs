@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
 use super::attempt::{key, opened, shared};
-use super::room::{self, Bounded, bounded_as};
+use super::room::{self, Bounded, bounded_by};
 use crate::engine::Engine;
 use crate::engine::piece::{Broken, Piece, Sink, Source};
 use crate::engine::position::{
@@ -88,7 +88,8 @@ pub(super) async fn call<P: Position>(
     if let Destination::Invalid(why) = call.destination {
         return Err(CallError::Missing(why.clone()));
     }
-    let (goal, service) = (Goal::Backend(call.destination), bounded_as(call.destination));
+    let goal = Goal::Backend(call.destination);
+    let service = bounded_by(&goal, arrival);
     let traffic = rules.traffic(&goal).clone();
     let bounded = Bounded { service: &service, limits: &traffic.limits };
     let until = Instant::now() + call.timeout;

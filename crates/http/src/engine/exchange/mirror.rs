@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::Exchange;
 use super::attempt::{self, key, opened, shared};
-use super::room::{self, Bounded, bounded_as};
+use super::room::{self, Bounded, bounded_by};
 use super::watch::{Sent, denied_there};
 use crate::engine::Engine;
 use crate::engine::copies::{Copy, Cut};
@@ -88,7 +88,7 @@ impl<P: Position, B: Source, R: Respond> Exchange<'_, P, B, R> {
             arrival: self.arrival.clone(),
             destination: destination.clone(),
             // Limits hold for them too, and are counted apart.
-            service: format!("copies for {}", bounded_as(destination)).into(),
+            service: format!("copies for {}", bounded_by(&goal, self.arrival)).into(),
             traffic: self.rules.traffic(&goal).clone(),
             version: self.version(&goal),
             head: head.clone(),

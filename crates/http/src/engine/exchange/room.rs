@@ -23,23 +23,20 @@ pub(super) struct Bounded<'p> {
 }
 
 /// What limits and ejections are counted for, as they are written: a port of a service, or of a
-/// subset of its endpoints (Envoy's clusters).
-pub(super) fn bounded_as(destination: &Destination) -> Text {
-    match destination {
-        Destination::Service { name, port, subset } => {
-            // For each request: joined, as the formatter takes five times as long.
-            let (slash, subset) = subset.as_deref().map_or(("", ""), |subset| ("/", subset));
-            let port = port.to_string();
-            [&*name.namespace, "/", &*name.hostname, ":", &*port, slash, subset].concat().into()
-        }
-        Destination::Invalid(why) => why.clone(),
-    }
-}
-
-/// The same of a goal.
+/// subset of its endpoints (Envoy's clusters). What a gateway sends on may come in at it a second
+/// time, when it does what the waypoint of the service does, and must not wait for itself: what
+/// comes from outside is counted apart.
 pub(super) fn bounded_by(goal: &Goal<'_>, arrival: &Arrival) -> Text {
     match goal {
-        Goal::Backend(destination) => bounded_as(destination),
+        Goal::Backend(Destination::Service { name, port, subset }) => {
+            // For each request: joined, as the formatter takes five times as long.
+            let (slash, subset) = subset.as_deref().map_or(("", ""), |subset| ("/", subset));
+            let whence = if arrival.outside.is_some() { " from outside" } else { "" };
+            let port = port.to_string();
+            let at = [&*name.namespace, "/", &*name.hostname, ":", &*port, slash, subset, whence];
+            at.concat().into()
+        }
+        Goal::Backend(Destination::Invalid(why)) => why.clone(),
         Goal::Original => arrival.destination.to_string().into(),
     }
 }
