@@ -215,7 +215,7 @@ fn service(view: &View, service: &Service) -> Value {
         "canonical": service.canonical,
         "visibility": if service.namespace_only { "Namespace" } else { "Public" },
     });
-    // It has no name for them.
+    // ztunnel's dump has no name for them.
     if !service.entrances.is_empty() {
         let entrances = service.entrances.iter().map(ToString::to_string);
         dump["entrances"] = entrances.collect::<Vec<_>>().into();

@@ -18,6 +18,7 @@ use ambit_words::labels::INGRESS_USE_WAYPOINT;
 
 use super::here::{Here, namespace_of};
 use super::reach::Way;
+use crate::config::Place;
 
 /// How many bytes wait in a pipe for who reads them.
 const PIPE_BYTES: usize = 64 * 1024;
@@ -29,6 +30,10 @@ impl Here {
         debug_assert!(is_first, "a position is of one thread");
     }
 
+    fn is_gateway(&self) -> bool {
+        self.shared.config.place == Place::Gateway
+    }
+
     /// The service that a connection has entered here, where this gateway does what its waypoint
     /// does.
     pub(super) fn entered<'v>(
@@ -36,7 +41,9 @@ impl Here {
         view: &'v View,
         arrival: &Arrival,
     ) -> Option<&'v Arc<Service>> {
-        let inside = Some(arrival).filter(|it| it.outside.is_none())?;
+        // A waypoint stands in for nobody, and is not to look.
+        let is_inside = arrival.outside.is_none() && self.is_gateway();
+        let inside = is_inside.then_some(arrival)?;
         let service = self.service_at(view, inside.destination, namespace_of(inside))?;
         service.enters_at(&self.own_service).then_some(service)
     }
@@ -91,7 +98,7 @@ impl Here {
         arrival: &Arrival,
         endpoint: &Endpoint<Way>,
     ) -> Result<(), Unreachable> {
-        let workload = endpoint.workload.as_ref().filter(|_| self.gateway(view).is_some());
+        let workload = endpoint.workload.as_ref().filter(|_| self.is_gateway());
         let Some(workload) = workload else { return Ok(()) };
         let entered = || {
             let services = workload.services.keys().filter_map(|name| view.service(name));
