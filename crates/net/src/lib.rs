@@ -22,6 +22,7 @@
 //! * [`conntrack`]: `Conntrack::{original_of_reply, entries, delete_matching}`
 //! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: packets on a wire
 //! * [`procnet`] has `established_by_local_port`
+//! * [`readable`]: `Readable`: a descriptor that another library reads, waited for
 //! * [`tcp_table`]: `connections`, `destroy`: the TCP connections of a namespace
 //! * [`cork`](mod@cork): `cork`: what is written at one moment is sent at once
 //! * [`drain`]: `Drain`, `Guard`: ending in good order
@@ -49,6 +50,7 @@ pub mod netlink;
 pub mod nftables;
 pub mod pool;
 pub mod procnet;
+pub mod readable;
 pub mod seqpacket;
 pub mod socket;
 pub mod sys;

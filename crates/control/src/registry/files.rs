@@ -8,13 +8,14 @@
 //! here ever writes to the registry.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use ambit_manifest::{Kind, ObjectKey, stored};
+use ambit_net::readable::Readable;
 use ambit_wire::capture::Obstacle;
-use futures::StreamExt;
-use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
@@ -69,10 +70,20 @@ enum Subject {
 /// A watched directory of objects.
 pub(crate) struct FilesRegistry {
     root: PathBuf,
-    stream: EventStream<Vec<u8>>,
+    inotify: Inotify,
+    readable: Readable,
     watched: HashMap<WatchDescriptor, PathBuf>,
+    noted: Noted,
     /// Hash of each file's contents as it was last read.
     known: BTreeMap<PathBuf, [u8; 32]>,
+}
+
+/// What the kernel has said of changes that are not read yet.
+#[derive(Default)]
+struct Noted {
+    paths: BTreeSet<PathBuf>,
+    /// The kernel has lost count: anything may have changed.
+    is_lost: bool,
 }
 
 impl FilesRegistry {
@@ -82,10 +93,10 @@ impl FilesRegistry {
         let missing = |source| RegistryError::Missing { path: root.to_owned(), source };
         std::fs::read_dir(root).map_err(missing)?;
         let inotify = Inotify::init().map_err(RegistryError::Watch)?;
-        let stream =
-            inotify.into_event_stream(vec![0; BUFFER_SIZE_BYTES]).map_err(RegistryError::Watch)?;
-        let mut registry =
-            Self { root: root.to_owned(), stream, watched: HashMap::new(), known: BTreeMap::new() };
+        let readable = Readable::of(&inotify).map_err(RegistryError::Watch)?;
+        let (root, watched) = (root.to_owned(), HashMap::new());
+        let (noted, known) = (Noted::default(), BTreeMap::new());
+        let mut registry = Self { root, inotify, readable, watched, noted, known };
         let events = registry.rescan()?;
         Ok((registry, events))
     }
@@ -99,18 +110,21 @@ impl FilesRegistry {
     ) -> Result<(), RegistryError> {
         let mut is_marked = true;
         loop {
-            let (events, mark) = tokio::select! {
-                gathered = self.gather() => match gathered? {
-                    Some(paths) => (self.read_all(&paths)?, None),
-                    None => (self.rescan()?, None),
-                },
-                // `gather` may be dropped with paths in hand: a mark reads everything anyway.
+            let mark = tokio::select! {
+                gathered = self.gather() => {
+                    gathered?;
+                    None
+                }
                 marked = marks.changed(), if is_marked => {
                     is_marked = marked.is_ok();
                     let mark = *marks.borrow_and_update();
-                    (self.rescan()?, is_marked.then_some(mark))
+                    // The kernel notes a change before whoever made it goes on, and so before the
+                    // mark was set.
+                    self.note_all()?;
+                    is_marked.then_some(mark)
                 }
             };
+            let events = self.read_noted()?;
             let is_news = !events.is_empty() || mark.is_some();
             if is_news && batches.send(Batch { events, mark }).await.is_err() {
                 return Ok(());
@@ -118,57 +132,77 @@ impl FilesRegistry {
         }
     }
 
-    /// The paths that changed within [`GATHER_MAX`] after the first change; `None` when the kernel
-    /// lost count.
-    async fn gather(&mut self) -> Result<Option<BTreeSet<PathBuf>>, RegistryError> {
-        let mut paths = BTreeSet::new();
-        let mut is_complete = true;
+    /// Notes what changes until [`GATHER_MAX`] after the first change. May be dropped at any time.
+    async fn gather(&mut self) -> Result<(), RegistryError> {
         let mut deadline = None;
-        while paths.len() < BATCH_MAX {
-            let next = match deadline {
-                None => self.stream.next().await,
-                Some(deadline) => match timeout_at(deadline, self.stream.next()).await {
-                    Ok(next) => next,
+        while self.noted.paths.len() < BATCH_MAX {
+            match deadline {
+                None => self.note_next().await?,
+                Some(deadline) => match timeout_at(deadline, self.note_next()).await {
+                    Ok(noted) => noted?,
                     Err(_) => break,
                 },
-            };
-            let ended = || RegistryError::Watch(io::ErrorKind::UnexpectedEof.into());
-            let event = next.ok_or_else(ended)?.map_err(RegistryError::Watch)?;
-            is_complete &= self.note(&event, &mut paths);
+            }
             deadline = deadline.or_else(|| Some(Instant::now() + GATHER_MAX));
         }
-        Ok(is_complete.then_some(paths))
+        Ok(())
     }
 
-    /// Adds the path that `event` is about; answers whether the kernel still knows all.
-    fn note(&mut self, event: &EventOwned, paths: &mut BTreeSet<PathBuf>) -> bool {
+    /// Waits for the kernel, and notes what it says.
+    async fn note_next(&mut self) -> Result<(), RegistryError> {
+        self.readable.wait().await.map_err(RegistryError::Watch)?;
+        self.note_all()
+    }
+
+    /// Notes all that the kernel says by now.
+    fn note_all(&mut self) -> Result<(), RegistryError> {
+        let mut buffer = [0; BUFFER_SIZE_BYTES];
+        loop {
+            if self.noted.paths.len() >= BATCH_MAX {
+                // To read everything costs less than to note more.
+                self.noted = Noted { paths: BTreeSet::new(), is_lost: true };
+                return Ok(());
+            }
+            match self.inotify.read_events(&mut buffer) {
+                Ok(events) => {
+                    for event in events {
+                        self.note(&event);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(RegistryError::Watch(error)),
+            }
+        }
+    }
+
+    /// Notes the path that `event` is about.
+    fn note(&mut self, event: &inotify::Event<&OsStr>) {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            return false;
+            self.noted.is_lost = true;
+        } else if event.mask.contains(EventMask::IGNORED) {
+            let gone = self.watched.remove(&event.wd);
+            // Nothing watches what is above the directories of the kinds.
+            self.noted.is_lost |= gone.is_some_and(|it| tops().any(|top| *top == *it));
+        } else if let (Some(directory), Some(name)) = (self.watched.get(&event.wd), event.name) {
+            self.noted.paths.insert(directory.join(name));
         }
-        if event.mask.contains(EventMask::IGNORED) {
-            self.watched.remove(&event.wd);
-            return true;
-        }
-        let directory = self.watched.get(&event.wd);
-        if let (Some(directory), Some(name)) = (directory, &event.name) {
-            paths.insert(directory.join(name));
-        }
-        true
+    }
+
+    /// Reads what is noted.
+    fn read_noted(&mut self) -> Result<Vec<Event>, RegistryError> {
+        let Noted { paths, is_lost } = std::mem::take(&mut self.noted);
+        if is_lost { self.rescan() } else { self.read_all(&paths) }
     }
 
     /// Reads everything, and reports what is gone.
     fn rescan(&mut self) -> Result<Vec<Event>, RegistryError> {
         let mut found = BTreeSet::new();
-        let objects = KINDS.map(|kind| Path::new("objects").join(kind.plural()));
-        for directory in objects
-            .iter()
-            .map(PathBuf::as_path)
-            .chain(["status/pods", "captured", "uncaptured"].map(Path::new))
-        {
-            let path = self.root.join(directory);
+        for directory in tops() {
+            let path = self.root.join(&directory);
             let failed = |source| RegistryError::Directory { path: path.clone(), source };
             std::fs::create_dir_all(&path).map_err(failed)?;
-            self.scan(directory, &mut found)?;
+            self.scan(&directory, &mut found)?;
         }
         found.extend(self.known.keys().cloned());
         Ok(self.read_files(&found))
@@ -187,7 +221,7 @@ impl FilesRegistry {
             | WatchMask::DELETE
             | WatchMask::MOVE
             | WatchMask::ONLYDIR;
-        let entries = match self.stream.watches().add(&path, mask) {
+        let entries = match self.inotify.watches().add(&path, mask) {
             Ok(watch) => {
                 self.watched.insert(watch, directory.to_owned());
                 std::fs::read_dir(&path)
@@ -255,11 +289,15 @@ impl FilesRegistry {
                         events.push(gone(subject));
                     }
                 }
-                Err(error) => tracing::error!(
-                    path = %path.display(),
-                    %error,
-                    "file of the registry cannot be read, its last good version stays",
-                ),
+                Err(error) => {
+                    // Again when something changes, or a mark asks.
+                    self.noted.paths.insert(path.clone());
+                    tracing::error!(
+                        path = %path.display(),
+                        %error,
+                        "file of the registry cannot be read, its last good version stays",
+                    );
+                }
             }
         }
         events
@@ -306,6 +344,12 @@ fn subject(path: &Path) -> Option<Subject> {
         }
         _ => None,
     }
+}
+
+/// The directories in which everything is.
+fn tops() -> impl Iterator<Item = PathBuf> {
+    let objects = KINDS.map(|kind| Path::new("objects").join(kind.plural()));
+    objects.into_iter().chain(["status/pods", "captured", "uncaptured"].map(PathBuf::from))
 }
 
 fn put(subject: &Subject, contents: &[u8]) -> Result<Event, String> {
@@ -498,6 +542,20 @@ mod tests {
             }
         }
         assert_eq!(seen, ["+Namespace c"], "a mark comes after what was there before it");
+        // However soon it is set.
+        for count in 0..300 {
+            scratch.write("objects/namespaces/_/c.json", &namespace("c", &format!("m{count}")));
+            marks.send_replace(8 + count);
+            let mut seen = 0;
+            loop {
+                let batch = batch().await;
+                seen += batch.events.len();
+                if batch.mark.is_some_and(|mark| mark >= 8 + count) {
+                    break;
+                }
+            }
+            assert_eq!(seen, 1, "{count}");
+        }
         task.abort();
     }
 
