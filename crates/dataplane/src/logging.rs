@@ -22,8 +22,9 @@ pub use ambit_log::LogFormat;
 
 /// Lines that may wait to be written.
 const MAX_WAITING_LINES: usize = 1 << 14;
-/// Lines that come within this time are written at once.
-const BATCH_INTERVAL: Duration = Duration::from_millis(1);
+/// Lines that come within this time are written at once: each batch wakes this thread, and what
+/// reads the log.
+const BATCH_INTERVAL: Duration = Duration::from_millis(10);
 /// Bytes after which a batch is written.
 const MAX_BATCH_BYTES: usize = 1 << 18;
 /// Longest level filter that is accepted.
@@ -178,11 +179,15 @@ impl Write for OneLine<'_> {
 fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
     let mut out = std::io::stdout();
     let mut batch = Vec::new();
+    let mut is_behind = false;
     while let Ok(first) = waiting.recv() {
         let mut next = Some(first);
         let mut written = None;
-        // While this thread sleeps, threads that log need not wake it.
-        std::thread::sleep(BATCH_INTERVAL);
+        if !is_behind {
+            // While this thread sleeps, threads that log need not wake it.
+            std::thread::sleep(BATCH_INTERVAL);
+        }
+        is_behind = false;
         loop {
             match next {
                 Some(Line::Text(line)) => batch.extend_from_slice(&line),
@@ -193,6 +198,7 @@ fn write_lines(waiting: &Receiver<Line>, dropped: &AtomicU64) {
                 None => break,
             }
             if batch.len() >= MAX_BATCH_BYTES {
+                is_behind = true;
                 break;
             }
             next = waiting.try_recv().ok();

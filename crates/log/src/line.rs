@@ -8,11 +8,14 @@ use std::fmt::{self, Write as _};
 use ambit_model::printable::{is_printable, printable, printable_json};
 use serde::Serialize;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
+
+/// Room for the fields of most lines: a request has thirty.
+const LINE_BYTES: usize = 768;
 
 /// How lines are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -42,7 +45,7 @@ where
         let mut fields = Fields {
             format: self.0,
             message: String::new(),
-            rest: String::new(),
+            rest: String::with_capacity(LINE_BYTES),
             whole_line: None,
         };
         event.record(&mut fields);
@@ -52,7 +55,13 @@ where
         }
         let mut time = String::with_capacity(32);
         SystemTime.format_time(&mut Writer::new(&mut time))?;
-        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warn",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
         let scope = event.metadata().target().trim_start_matches("ambit_");
         match self.0 {
             LogFormat::Plain => {
@@ -81,6 +90,10 @@ fn json(text: &str) -> String {
 /// Whether a value could be taken for something else without quotes around it: for two values, for
 /// another field, or for a command to the terminal.
 fn needs_quotes(value: &str) -> bool {
+    let is_plain = |it: u8| it.is_ascii_graphic() && !matches!(it, b'"' | b'=');
+    if value.bytes().all(is_plain) {
+        return false;
+    }
     value.chars().any(|it| it.is_whitespace() || matches!(it, '"' | '=') || !is_printable(it))
 }
 
@@ -98,26 +111,58 @@ struct Fields {
 }
 
 impl Fields {
-    /// Adds a field; `bare` values are JSON as they are.
-    fn add(&mut self, field: &Field, value: &str, bare: bool) {
+    /// Adds a text.
+    fn add(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
-            // An event that has a field of that name beside its text.
-            if !self.message.is_empty() {
-                self.message.push_str(": ");
-            }
-            self.message.push_str(value);
+            self.add_to_message(value);
             return;
         }
-        let name = field.name();
-        let added = match self.format {
-            LogFormat::Plain if bare || !needs_quotes(value) => {
-                write!(self.rest, "{name}={value} ")
+        self.begin(field);
+        match self.format {
+            LogFormat::Plain if !needs_quotes(value) => self.rest.push_str(value),
+            LogFormat::Plain => self.rest.push_str(&quoted(value)),
+            LogFormat::Json => self.rest.push_str(&json(value)),
+        }
+        self.end();
+    }
+
+    /// Adds what is JSON as it is, and has nothing to quote.
+    fn add_bare(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        if field.name() == "message" {
+            self.add_to_message(&value.to_string());
+            return;
+        }
+        self.begin(field);
+        self.rest.write_fmt(value).expect("a string takes everything");
+        self.end();
+    }
+
+    fn begin(&mut self, field: &Field) {
+        match self.format {
+            LogFormat::Plain => {
+                self.rest.push_str(field.name());
+                self.rest.push('=');
             }
-            LogFormat::Plain => write!(self.rest, "{name}={} ", quoted(value)),
-            LogFormat::Json if bare => write!(self.rest, ",\"{name}\":{value}"),
-            LogFormat::Json => write!(self.rest, ",\"{name}\":{}", json(value)),
-        };
-        added.expect("a string takes everything");
+            LogFormat::Json => {
+                self.rest.push_str(",\"");
+                self.rest.push_str(field.name());
+                self.rest.push_str("\":");
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        if self.format == LogFormat::Plain {
+            self.rest.push(' ');
+        }
+    }
+
+    /// An event may have a field of that name beside its text.
+    fn add_to_message(&mut self, value: &str) {
+        if !self.message.is_empty() {
+            self.message.push_str(": ");
+        }
+        self.message.push_str(value);
     }
 }
 
@@ -125,24 +170,37 @@ impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "whole_line" => self.whole_line = Some(value.to_owned()),
-            _ => self.add(field, value, false),
+            _ => self.add(field, value),
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.add(field, &value.to_string(), true);
+        self.add_bare(field, format_args!("{value}"));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.add(field, &value.to_string(), true);
+        self.add_bare(field, format_args!("{value}"));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.add(field, &value.to_string(), true);
+        self.add_bare(field, format_args!("{value}"));
     }
 
+    /// Written in its place, and written again where it turns out to need quotes.
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.add(field, &format!("{value:?}"), false);
+        if field.name() == "message" || self.format == LogFormat::Json {
+            self.add(field, &format!("{value:?}"));
+            return;
+        }
+        self.begin(field);
+        let start = self.rest.len();
+        write!(self.rest, "{value:?}").expect("a string takes everything");
+        if needs_quotes(&self.rest[start..]) {
+            let value = quoted(&self.rest[start..]);
+            self.rest.truncate(start);
+            self.rest.push_str(&value);
+        }
+        self.end();
     }
 }
 

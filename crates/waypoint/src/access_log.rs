@@ -40,10 +40,11 @@ pub(crate) fn own(entry: &Entry<'_>) {
 fn request(entry: &Entry<'_>, record: &Record) {
     let Entry { arrival, service, .. } = entry;
     let head = record.head.as_ref();
-    let field = |name: &str| {
+    let field = |name: &'static str| {
         let value = head.and_then(|head| head.values(name).next());
-        value.map(|value| String::from_utf8_lossy(value).into_owned())
+        value.map(String::from_utf8_lossy)
     };
+    let (user_agent, request_id) = (field("user-agent"), field("x-request-id"));
     tracing::event!(
         target: "access",
         tracing::Level::INFO,
@@ -60,8 +61,8 @@ fn request(entry: &Entry<'_>, record: &Record) {
         upstream_service_time = record.upstream_time.map(|it| it.as_millis()),
         attempts = record.attempts,
         authority = head.map(|head| head.authority().as_str()),
-        user_agent = field("user-agent"),
-        request_id = field("x-request-id"),
+        user_agent = user_agent.as_deref(),
+        request_id = request_id.as_deref(),
         trace_id = entry.trace().map(|it| format!("{:032x}", it.trace_id())),
         src.addr = %arrival.client,
         src.workload = arrival.workload.as_ref().map(|it| &*it.name),
