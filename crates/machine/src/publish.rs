@@ -166,13 +166,17 @@ pub async fn publish(
     Ok(())
 }
 
-/// Starts to take sockets.
+/// Starts to take sockets, on a thread of its own: what passes must not wait while the controllers
+/// of the machine work.
 pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let path = machine.layout.publish_socket();
-    let listener =
-        Listener::bind(&path).with_context(|| format!("listen at {}", path.display()))?;
+    let listener = {
+        let _entered = runtime.enter();
+        Listener::bind(&path).with_context(|| format!("listen at {}", path.display()))?
+    };
     let machine = Arc::clone(machine);
-    tokio::spawn(async move {
+    let accepting = async move {
         loop {
             match listener.accept().await {
                 Ok(caller) => drop(tokio::spawn(take(Arc::clone(&machine), caller))),
@@ -182,7 +186,10 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
                 }
             }
         }
-    });
+    };
+    std::thread::Builder::new()
+        .name("publish".to_owned())
+        .spawn(move || runtime.block_on(accepting))?;
     Ok(())
 }
 
@@ -229,7 +236,7 @@ async fn carry(machine: Arc<Machine>, published: Published, socket: tokio::net::
         };
         let (machine, published) = (Arc::clone(&machine), Arc::clone(&published));
         tokio::spawn(async move {
-            if let Err(error) = join(&machine, &published, client).await {
+            if let Err(error) = join(machine, Arc::clone(&published), client).await {
                 let error = format!("{error:#}");
                 tracing::warn!(error, %published, "a connection from the host came to nothing");
             }
@@ -239,8 +246,14 @@ async fn carry(machine: Arc<Machine>, published: Published, socket: tokio::net::
 }
 
 /// Carries one connection to its end.
-async fn join(machine: &Machine, to: &Published, mut client: TcpStream) -> anyhow::Result<()> {
-    let address = address(machine, to)?;
+async fn join(
+    machine: Arc<Machine>,
+    to: Arc<Published>,
+    mut client: TcpStream,
+) -> anyhow::Result<()> {
+    // Whoever holds the objects may hold them for long, and other connections go on meanwhile.
+    let (of, wanted) = (Arc::clone(&machine), Arc::clone(&to));
+    let address = tokio::task::spawn_blocking(move || address(&of, &wanted)).await??;
     let netns = machine.members.get(&machine.record.nodes[0]).context("there is no node")?;
     let connecting = timeout(CONNECT_TIMEOUT, connect(netns, address));
     let connected = connecting.await.context("the gateway does not accept in time")?;
