@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ambit_model::Text;
-use ambit_model::http::gateway::Gateway;
+use ambit_model::http::gateway::{Gateway, GatewayRoute, GatewayRouteName};
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::rule::Origin;
 use ambit_model::http::service::ServiceHttp;
@@ -107,7 +107,11 @@ struct Dirty {
     policies: BTreeSet<PolicyName>,
     listings: BTreeSet<Listing>,
     routes: BTreeSet<RouteName>,
+    /// Whose requests go elsewhere, or are bounded otherwise.
     parents: BTreeSet<ParentName>,
+    /// Routes, and to what each is or was attached.
+    attached: BTreeSet<(ParentName, RouteName)>,
+    /// Gateways at the edge whose listeners may have changed, and so where any route is attached.
     gateways: BTreeSet<ObjectName>,
 }
 
@@ -384,7 +388,7 @@ impl Builder {
     /// What changes of requests to services, and of gateways at the edge. Routes are read again
     /// where they or what they refer to changed, so this comes after the services.
     fn http_changes(&mut self, dirty: Dirty) -> Vec<Change> {
-        let Dirty { mut services, mut routes, mut parents, mut gateways, .. } = dirty;
+        let Dirty { mut services, mut routes, mut parents, mut attached, gateways, .. } = dirty;
         let mut routed = BTreeSet::new();
         for name in &services {
             routes.extend(self.store.routes().referring_to(&name.hostname).cloned());
@@ -406,7 +410,9 @@ impl Builder {
             };
             let routing = route.read(&self.present());
             if self.routings.get(&name) != Some(&routing) {
-                parents.extend(route.parents().iter().map(routes::parent_name));
+                let of_route = || route.parents().into_iter().map(|it| routes::parent_name(&it));
+                parents.extend(of_route());
+                attached.extend(of_route().map(|parent| (parent, name.clone())));
                 self.routings.insert(name, routing);
             }
         }
@@ -427,37 +433,118 @@ impl Builder {
                     let named = (kind, object);
                     let Some(gateway) = known.of_parent(&named) else { continue };
                     services.insert(known.service_of(&self.mesh, gateway));
-                    gateways.insert(gateway.clone());
                 }
             }
         }
         let services: Vec<Change> =
             services.into_iter().filter_map(|name| self.http_change(name)).collect();
-        services.into_iter().chain(self.gateway_changes(gateways)).collect()
+        let of_gateways = self.gateway_changes(&gateways);
+        let of_routes = self.gateway_route_changes(&attached, &gateways);
+        services.into_iter().chain(of_gateways).chain(of_routes).collect()
     }
 
-    /// What changes of gateways at the edge.
-    fn gateway_changes(&mut self, names: BTreeSet<ObjectName>) -> Vec<Change> {
+    /// What changes of single routes of gateways at the edge, but for these gateways.
+    fn gateway_route_changes(
+        &self,
+        attached: &BTreeSet<(ParentName, RouteName)>,
+        whole: &BTreeSet<ObjectName>,
+    ) -> Vec<Change> {
+        let mut at: BTreeMap<&ObjectName, BTreeSet<&RouteName>> = BTreeMap::new();
+        for (parent, route) in attached {
+            let gateway = self.store.gateways().of_parent(parent);
+            if let Some(gateway) = gateway.filter(|it| !whole.contains(it)) {
+                at.entry(gateway).or_default().insert(route);
+            }
+        }
         let mut changes = Vec::new();
-        for name in names {
-            let built = Edge::find(&self.store, &name).map(|edge| {
-                let service = self.store.gateways().service_of(&self.mesh, &name);
-                edge.build(&self.store, &self.routings, service)
-            });
-            let old = match &built {
-                Some(built) => self.edges.insert(name, built.service.clone()),
-                None => self.edges.remove(&name),
+        for (gateway, routes) in at {
+            let (Some(edge), Some(service)) =
+                (Edge::find(&self.store, gateway), self.edges.get(gateway))
+            else {
+                continue;
             };
-            let of_certificates =
-                certificates::changes(&self.store, &self.view, old.as_ref(), built.as_ref());
-            changes.extend(of_certificates);
-            let is_other = |old: &ServiceName| built.as_ref().is_none_or(|it| it.service != *old);
-            changes.extend(old.filter(is_other).map(Change::RemoveGateway));
-            if let Some(built) = built {
+            for name in routes {
+                match edge.attached_route(&self.store, &self.routings, service, name) {
+                    Some(route) => changes.extend(self.gateway_route_change(route)),
+                    None => {
+                        let (gateway, route) = (service.clone(), edge::attached_name(name));
+                        let name = GatewayRouteName { gateway, route };
+                        let is_known = self.view.gateway_route(&name).is_some();
+                        changes.extend(is_known.then_some(Change::RemoveGatewayRoute(name)));
+                    }
+                }
+            }
+        }
+        changes
+    }
+
+    fn gateway_route_change(&self, route: GatewayRoute) -> Option<Change> {
+        let is_same = self.view.gateway_route(&route.name).is_some_and(|known| **known == route);
+        (!is_same).then(|| Change::GatewayRoute(Arc::new(route)))
+    }
+
+    /// What changes of all routes of a gateway that was behind `old` and is behind `new`.
+    fn all_gateway_route_changes(
+        &self,
+        edge: Option<&Edge<'_>>,
+        old: Option<&ServiceName>,
+        new: Option<&ServiceName>,
+    ) -> Vec<Change> {
+        let attached = edge.zip(new);
+        let attached = attached.map(|(edge, own)| edge.attached(&self.store, &self.routings, own));
+        let attached = attached.unwrap_or_default();
+        let services: BTreeSet<&ServiceName> = old.into_iter().chain(new).collect();
+        let known = services.into_iter().flat_map(|it| self.view.gateway_routes(it));
+        let is_gone = |name: &GatewayRouteName| {
+            new != Some(&name.gateway) || !attached.contains_key(&name.route)
+        };
+        let gone = known.map(|it| &it.name).filter(|name| is_gone(name)).cloned();
+        let gone: Vec<Change> = gone.map(Change::RemoveGatewayRoute).collect();
+        let there = attached.into_values().filter_map(|it| self.gateway_route_change(it));
+        gone.into_iter().chain(there).collect()
+    }
+
+    /// The Gateway at the edge of this name, if it is the one behind its service. Of several that
+    /// ask for a service of one name the first is.
+    fn edge(&self, name: &ObjectName) -> Option<(Edge<'_>, ServiceName)> {
+        let edge = Edge::find(&self.store, name)?;
+        let gateways = self.store.gateways();
+        let service = gateways.service_of(&self.mesh, name);
+        (gateways.edge_behind(&self.mesh, &service) == Some(name)).then_some((edge, service))
+    }
+
+    /// What changes of gateways at the edge, with all of their routes.
+    fn gateway_changes(&mut self, names: &BTreeSet<ObjectName>) -> Vec<Change> {
+        let (mut changes, mut names) = (Vec::new(), names.clone());
+        while let Some(name) = names.pop_first() {
+            let (edge, new) = self.edge(&name).unzip();
+            let built = edge.as_ref().zip(new.as_ref());
+            let built = built.map(|(edge, own)| edge.build(&self.store, own.clone()));
+            let left = self.edges.get(&name).filter(|old| Some(*old) != new.as_ref());
+            let heir = left.and_then(|it| self.store.gateways().edge_behind(&self.mesh, it));
+            let heir = heir.filter(|it| **it != name).cloned();
+            // What is sent as the service's is then the heir's to change.
+            let old = self.edges.get(&name).filter(|_| heir.is_none()).cloned();
+            let taken = new.clone().filter(|it| self.view.gateway(it).is_some());
+            let old = old.or(taken);
+            changes.extend(certificates::changes(
+                &self.store,
+                &self.view,
+                old.as_ref(),
+                built.as_ref(),
+            ));
+            let of_routes =
+                self.all_gateway_route_changes(edge.as_ref(), old.as_ref(), new.as_ref());
+            names.extend(heir);
+            self.edges.retain(|it, service| *it != name && Some(&*service) != new.as_ref());
+            changes.extend(old.filter(|it| Some(it) != new.as_ref()).map(Change::RemoveGateway));
+            if let (Some(built), Some(new)) = (built, new) {
+                self.edges.insert(name, new);
                 let known = self.view.gateway(&built.service);
                 let is_news = known.is_none_or(|known| **known != built);
                 changes.extend(is_news.then(|| Change::Gateway(Arc::new(built))));
             }
+            changes.extend(of_routes);
         }
         changes
     }

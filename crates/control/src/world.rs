@@ -290,5 +290,11 @@ fn serve(resources: &mut Resources, change: &Change) {
         Change::RemoveGateway(name) => {
             resources.remove_gateway(name);
         }
+        Change::GatewayRoute(route) => {
+            resources.put_gateway_route(route);
+        }
+        Change::UnreadableGatewayRoute(name) | Change::RemoveGatewayRoute(name) => {
+            resources.remove_gateway_route(name);
+        }
     }
 }

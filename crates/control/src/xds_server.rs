@@ -438,7 +438,7 @@ impl StreamTask {
         };
         let is_own = |name: &&str| {
             let below = own.as_ref().and_then(|own| name.strip_prefix(own.as_str()));
-            below.is_some_and(|it| if is_key { it.starts_with('/') } else { it.is_empty() })
+            below.is_some_and(|it| it.starts_with('/') || it.is_empty() && !is_key)
         };
         // To name one as held asks for it too.
         let held = request.initial_resource_versions.iter().filter_map(HeldVersion::texts);
@@ -784,6 +784,7 @@ mod tests {
         let two_itself = "shop/two-ambit.shop.svc.cluster.local";
         let two = "shop/two-ambit.shop.svc.cluster.local/shop/tls";
         let longer = "shop/one-ambit.shop.svc.cluster.localhost/shop/tls";
+        let route = "shop/one-ambit.shop.svc.cluster.local/HTTPRoute/shop/r";
         let (gateways, keys) = (ResourceType::Gateway, ResourceType::Certificate);
         for (kind, name, of, manager, asked, expected) in [
             (gateways, "one-1", "one-ambit", edge, vec![one], true),
@@ -793,6 +794,9 @@ mod tests {
             (gateways, "way-2", "way", way, vec!["shop/way.shop.svc.cluster.local"], false),
             (gateways, "node-1", "node", "", vec![one], false),
             (gateways, "one-2", "one-ambit", edge, vec!["*"], false),
+            (gateways, "one-6", "one-ambit", edge, vec![route], true),
+            (gateways, "two-5", "two-ambit", edge, vec![two_itself, route], false),
+            (gateways, "one-7", "one-ambit", edge, vec![longer], false),
             (keys, "one-3", "one-ambit", edge, vec![key], true),
             (keys, "one-4", "one-ambit", edge, vec![key, longer], false),
             (keys, "one-5", "one-ambit", edge, vec!["*"], false),

@@ -31,6 +31,7 @@ pub mod http;
 pub mod identity;
 mod index;
 pub mod intern;
+mod map;
 pub mod markup;
 pub mod names;
 pub mod plan;

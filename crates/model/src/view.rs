@@ -5,25 +5,25 @@
 //! writer clones, applies [`Change`]s and publishes. A view decides nothing itself: [`crate::plan`]
 //! and [`crate::authorize`] do.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use imbl::{HashMap, OrdSet, Vector};
+use foldhash::quality::RandomState;
+use imbl::{OrdMap, OrdSet, Vector};
 
 use crate::Text;
 use crate::http::certificate::{Certificate, CertificateName};
-use crate::http::gateway::Gateway;
+use crate::http::gateway::{Gateway, GatewayRoute, GatewayRouteName};
 use crate::http::policy::RequestPolicy;
 use crate::http::service::ServiceHttp;
 use crate::index::Index;
+use crate::map::Map;
 use crate::names::{NetworkAddress, PolicyName, ServiceName, WorkloadName};
 use crate::policy::{Policy, PolicyScope};
 use crate::service::{Service, VirtualAddress};
 use crate::workload::Workload;
-
-type Map<K, V> = HashMap<K, V>;
 
 /// One change of a view.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,12 @@ pub enum Change {
     Gateway(Arc<Gateway>),
     /// A gateway at the edge is gone.
     RemoveGateway(ServiceName),
+    /// A route of a gateway at the edge appeared or changed, or is attached elsewhere.
+    GatewayRoute(Arc<GatewayRoute>),
+    /// A route of a gateway at the edge is there, and nobody here can read what it says.
+    UnreadableGatewayRoute(GatewayRouteName),
+    /// A route is not attached to a gateway at the edge any more.
+    RemoveGatewayRoute(GatewayRouteName),
     /// A policy that reads requests appeared or changed.
     RequestPolicy(Arc<RequestPolicy>),
     /// A policy that reads requests is gone.
@@ -75,7 +81,12 @@ pub struct View {
     namespace_policies: Map<Text, OrdSet<PolicyName>>,
     http_services: Map<ServiceName, Arc<ServiceHttp>>,
     certificates: Map<CertificateName, Arc<Certificate>>,
+    /// With their routes attached.
     gateways: Map<ServiceName, Arc<Gateway>>,
+    /// The routes of gateways, which may come first, by what is behind the gateway in their names.
+    gateway_routes: Map<ServiceName, OrdMap<Text, Arc<GatewayRoute>>>,
+    /// The routes of gateways that cannot be read. None of them is empty.
+    unreadable_routes: Map<ServiceName, OrdSet<Text>>,
     request_policies: Map<PolicyName, Arc<RequestPolicy>>,
     authorization_version: u64,
 }
@@ -202,8 +213,14 @@ impl View {
             Change::RemoveHttpService(name) => self.remove_http_service(&name),
             Change::Certificate(it) => drop(self.certificates.insert(it.key.clone(), it)),
             Change::RemoveCertificate(name) => drop(self.certificates.remove(&name)),
-            Change::Gateway(it) => drop(self.gateways.insert(it.service.clone(), it)),
+            Change::Gateway(it) => self.put_gateway(it),
             Change::RemoveGateway(name) => drop(self.gateways.remove(&name)),
+            Change::GatewayRoute(route) => self.attach(&route),
+            Change::UnreadableGatewayRoute(name) => {
+                self.detach(&name);
+                self.unreadable_routes.entry(name.gateway).or_default().insert(name.route);
+            }
+            Change::RemoveGatewayRoute(name) => self.detach(&name),
             Change::RequestPolicy(policy) => {
                 self.authorization_version += 1;
                 self.request_policies.insert(policy.key.clone(), policy);
@@ -350,9 +367,20 @@ impl View {
         self.certificates.get(&name)
     }
 
-    /// What the gateway serves that is behind this service.
+    /// What the gateway serves that is behind this service: nothing while one of its routes cannot
+    /// be read, for whom that is would be answered by others.
     pub fn gateway(&self, name: &ServiceName) -> Option<&Arc<Gateway>> {
-        self.gateways.get(name)
+        self.gateways.get(name).filter(|_| !self.unreadable_routes.contains_key(name))
+    }
+
+    /// The routes of the gateway that is behind this service, in the order of their names.
+    pub fn gateway_routes(&self, name: &ServiceName) -> impl Iterator<Item = &Arc<GatewayRoute>> {
+        self.gateway_routes.get(name).into_iter().flat_map(|it| it.values())
+    }
+
+    /// A route of a gateway.
+    pub fn gateway_route(&self, name: &GatewayRouteName) -> Option<&Arc<GatewayRoute>> {
+        self.gateway_routes.get(&name.gateway)?.get(&name.route)
     }
 
     /// What is known of the requests to services, in no particular order.
@@ -502,6 +530,47 @@ impl View {
             PolicyScope::WorkloadSelector => {}
         }
         self.policies.insert(policy.key.clone(), policy);
+    }
+
+    /// What is attached stays attached.
+    fn put_gateway(&mut self, mut it: Arc<Gateway>) {
+        if let Some(routes) = self.gateway_routes.get(&it.service) {
+            let gateway = Arc::make_mut(&mut it);
+            routes.values().for_each(|route| gateway.attach(route));
+        }
+        self.gateways.insert(it.service.clone(), it);
+    }
+
+    fn attach(&mut self, route: &Arc<GatewayRoute>) {
+        self.mark_readable(&route.name);
+        let GatewayRouteName { gateway, route: name } = &route.name;
+        let routes = self.gateway_routes.entry(gateway.clone()).or_default();
+        let old = routes.insert(name.clone(), route.clone());
+        if let Some(gateway) = self.gateways.get_mut(gateway).map(Arc::make_mut) {
+            old.iter().for_each(|old| gateway.detach(old));
+            gateway.attach(route);
+        }
+    }
+
+    /// The route is not among those that cannot be read, or no longer.
+    fn mark_readable(&mut self, name: &GatewayRouteName) {
+        let Some(unreadable) = self.unreadable_routes.get_mut(&name.gateway) else { return };
+        unreadable.remove(&name.route);
+        if unreadable.is_empty() {
+            self.unreadable_routes.remove(&name.gateway);
+        }
+    }
+
+    fn detach(&mut self, name: &GatewayRouteName) {
+        self.mark_readable(name);
+        let Some(routes) = self.gateway_routes.get_mut(&name.gateway) else { return };
+        let Some(old) = routes.remove(&name.route) else { return };
+        if routes.is_empty() {
+            self.gateway_routes.remove(&name.gateway);
+        }
+        if let Some(gateway) = self.gateways.get_mut(&name.gateway).map(Arc::make_mut) {
+            gateway.detach(&old);
+        }
     }
 
     fn put_http_service(&mut self, it: Arc<ServiceHttp>) {

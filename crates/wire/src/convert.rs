@@ -184,7 +184,12 @@ fn each<T, U>(
     convert: impl Fn(T) -> Result<U, ConvertError>,
 ) -> Result<Vec<U>, ConvertError> {
     let items = items.into_iter().enumerate();
-    items.map(|(i, it)| convert(it).map_err(|e| e.within(&format!("{field}[{i}]")))).collect()
+    let converted =
+        items.map(|(i, it)| convert(it).map_err(|e| e.within(&format!("{field}[{i}]"))));
+    let mut all = converted.collect::<Result<Vec<U>, _>>()?;
+    // It may lie where the messages lay that it is made of, which are larger.
+    all.shrink_to_fit();
+    Ok(all)
 }
 
 /// An address from its raw bytes, an IPv4 address never as IPv6; the error's field is `address`.

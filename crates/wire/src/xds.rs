@@ -72,7 +72,8 @@ pub enum ResourceType {
     HttpService,
     /// Certificates with their keys. Only the gateway that serves one asks for it, by name.
     Certificate,
-    /// Gateways at the edge. Only they themselves ask for them, and only by name.
+    /// Gateways at the edge, and with each the routes that are attached to it. Only they themselves
+    /// ask for them, and only by name.
     Gateway,
     /// Workloads and services.
     Address,
@@ -104,7 +105,7 @@ impl ResourceType {
             Self::RequestPolicy => "type.googleapis.com/ambit.http.RequestPolicy",
             Self::HttpService => "type.googleapis.com/ambit.http.Service",
             Self::Certificate => "type.googleapis.com/ambit.http.Certificate",
-            Self::Gateway => "type.googleapis.com/ambit.http.Gateway",
+            Self::Gateway => "type.googleapis.com/ambit.http.GatewayResource",
             Self::Address => "type.googleapis.com/istio.workload.Address",
             Self::Workload => "type.googleapis.com/istio.workload.Workload",
         }

@@ -14,6 +14,8 @@ use crate::load::Running;
 const ROLLOUT_S: u32 = 70;
 /// Requests by HTTPS around a rotation, each on a connection of its own.
 const SECURE_REQUESTS: usize = 150;
+/// Requests that must all be answered alike.
+const REQUESTS: u32 = 10;
 /// The name of all hosts here.
 const HOST: &str = "www.example.com";
 
@@ -164,4 +166,60 @@ fn a_gateways_certificate_is_rotated_and_no_request_is_lost() {
     assert_eq!(count("200"), SECURE_REQUESTS, "{}", said.out);
     let (one, two) = (count("subject: CN=one"), count("subject: CN=two"));
     assert!(one > 0 && two > 0 && one + two == SECURE_REQUESTS, "{one} and {two}: {}", said.out);
+}
+
+/// A waypoint, and what the Service `web` denies.
+fn waypoint(namespace: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: waypoint, namespace: {namespace}}}
+spec:
+  gatewayClassName: ambit-waypoint
+  listeners: [{{name: mesh, port: 15008, protocol: HBONE}}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: closed, namespace: {namespace}}}
+spec:
+  targetRefs: [{{group: '', kind: Service, name: web}}]
+  action: DENY
+  rules: [{{to: [{{operation: {{paths: [/closed]}}}}]}}]
+"
+    )
+}
+
+#[test]
+#[ignore = "for a release: cargo xtask e2e kubernetes --deep"]
+fn a_gateway_does_what_the_waypoint_of_a_service_does_where_that_asks_for_it() {
+    let cluster = Cluster::open();
+    let namespace = cluster.namespace("entered");
+    let name = namespace.name;
+    deploy(&cluster, &namespace);
+    let answered = |path: &str, status: u16| {
+        let url = format!("http://edge-ambit:8080{path}");
+        until(&format!("{path} is answered with {status}"), || {
+            let report = namespace.load("load", &url, REQUESTS);
+            report.status_codes.get(&status) == Some(&u64::from(REQUESTS))
+        });
+    };
+    let label = |label: &str| {
+        cluster.ask(&["-n", name, "label", "service/web", "--overwrite", label]);
+    };
+    answered("/closed", 200);
+    cluster.must_apply(&waypoint(name));
+    cluster.ask(&["-n", name, "wait", "--for=condition=Programmed", "gateway/waypoint"]);
+    label("istio.io/use-waypoint=waypoint");
+    answered("/closed", 403);
+    answered("/", 200);
+    cluster.scale(name, "waypoint", 0);
+    answered("/", 503);
+    label("istio.io/ingress-use-waypoint=false");
+    answered("/", 200);
+    answered("/closed", 403);
+    label("istio.io/ingress-use-waypoint-");
+    answered("/", 503);
+    cluster.scale(name, "waypoint", 1);
+    answered("/", 200);
+    answered("/closed", 403);
 }

@@ -7,6 +7,7 @@ use ambit_wire::admin::{Finding, Severity};
 use ambit_words::labels::USE_WAYPOINT_CANARY;
 
 use crate::attached::{self, Fronted};
+use crate::view_builder::edge::Edges;
 use crate::view_builder::http_services::RESOLVED_WAYPOINTS;
 use crate::view_builder::{Builder, http_services};
 
@@ -47,9 +48,10 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
         let condition = attached::of_authentication(builder, &fronted, name, object)?;
         of_condition(Kind::RequestAuthentication, name, condition)
     });
+    let edges = Edges::new(store);
     let routes = store.routes().iter().flat_map(|(name, route)| {
         let routing = builder.routing(name);
-        let conditions = routing.map(|it| http_services::conditions(store, route, it));
+        let conditions = routing.map(|it| http_services::conditions(&edges, route, it));
         let parents = conditions.unwrap_or_default().into_iter();
         let unread = parents.filter_map(|(parent, conditions)| {
             let is_unread =

@@ -20,7 +20,7 @@ use ambit_words::names::MESH_CONFIG_MAP;
 
 use super::{admission, attached, authentications, conflicts, gateways};
 use crate::view_builder::Builder;
-use crate::view_builder::edge::Edge;
+use crate::view_builder::edge::Edges;
 use crate::view_builder::gateways::{Naming, named_waypoint};
 use crate::view_builder::http_services;
 use crate::view_builder::records::PodRecord;
@@ -229,6 +229,7 @@ fn policies(builder: &Builder) -> Vec<Finding> {
 /// Routes of which something cannot be honoured, or that attach to nothing.
 fn routes(builder: &Builder) -> Vec<Finding> {
     let store = builder.store();
+    let edges = Edges::new(store);
     let mut found = Vec::new();
     for (name, route) in store.routes().iter() {
         let Some(routing) = builder.routing(name) else { continue };
@@ -259,7 +260,7 @@ fn routes(builder: &Builder) -> Vec<Finding> {
                 remedy: remedy.to_owned(),
             };
             if parent.kind.has_listeners() {
-                let edge = Edge::of_parent(store, &parent);
+                let edge = edges.of_parent(&parent);
                 if let Some(Err(why)) = edge.map(|edge| edge.attach(store, route, &parent)) {
                     let what = format!("{}: nothing routes by it", why.message);
                     found.push(warning("route-parent", what, "correct the route or the Gateway"));

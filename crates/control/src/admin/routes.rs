@@ -17,6 +17,7 @@ use ambit_wire::admin;
 
 use super::effects;
 use crate::view_builder::Builder;
+use crate::view_builder::edge::Edges;
 use crate::view_builder::http_services;
 
 /// There is no such service, and no such Gateway at the edge.
@@ -29,13 +30,13 @@ pub(super) struct NoService(String);
 
 /// [`admin::control::ROUTES`].
 pub(super) fn routes(builder: &Builder, namespace: Option<&str>) -> Vec<admin::Route> {
-    let routes = builder.store().routes().iter();
+    let (routes, edges) = (builder.store().routes().iter(), Edges::new(builder.store()));
     let wanted = routes.filter(|((_, name), _)| namespace.is_none_or(|it| *it == *name.namespace));
     let route = |((kind, name), route): (&_, &crate::view_builder::routes::Route)| {
         let kind: &ambit_manifest::Kind = kind;
         let name: &ambit_manifest::ObjectName = name;
         let routing = builder.routing(&(*kind, name.clone()))?;
-        let conditions = http_services::conditions(builder.store(), route, routing);
+        let conditions = http_services::conditions(&edges, route, routing);
         let parents = conditions.into_iter().map(|(parent, all)| admin::RouteParent {
             kind: Kind::from(parent.kind).name().into(),
             name: format!("{}/{}", parent.namespace, parent.name),

@@ -25,6 +25,7 @@ use super::{ApiError, FIELD_MANAGER, answer};
 use crate::registry::kubernetes::istio_at;
 use crate::view_builder::Builder;
 use crate::view_builder::backend_tls::{self, Reached};
+use crate::view_builder::edge::Edges;
 use crate::view_builder::http_services;
 use crate::view_builder::routes::{RouteName, parent_name};
 use crate::view_builder::store::Store;
@@ -72,11 +73,11 @@ fn form(kind: Kind, stands_in: bool) -> Form {
 
 /// What is to be reported about all routes and policies.
 pub(super) fn verdicts(builder: &Builder) -> BTreeMap<RouteName, RouteVerdict> {
-    let routes = builder.store().routes().iter();
+    let (routes, edges) = (builder.store().routes().iter(), Edges::new(builder.store()));
     let verdicts = routes.filter_map(|(name, route)| {
         let routing = builder.routing(name)?;
         let edition = Edition::of(route.metadata());
-        let parents = http_services::conditions(builder.store(), route, routing).into_iter();
+        let parents = http_services::conditions(&edges, route, routing).into_iter();
         let parents = parents.filter(|(_, conditions)| !conditions.is_empty());
         let attached = parents.map(|(parent, conditions)| Attached {
             reference: json!(parent.written),

@@ -284,7 +284,7 @@ impl Reached {
             return Self(reached);
         }
         for (gateway, own) in &builder.edges {
-            let routed = builder.view().gateway(own).into_iter().flat_map(|it| it.routed());
+            let routed = builder.view().gateway_routes(own).flat_map(|it| it.destinations());
             for service in routed.filter_map(|it| services.get(it)) {
                 let Some(controller) = store.gateways().controller(gateway) else { continue };
                 let by = reached.entry((*service).clone()).or_default();

@@ -6,8 +6,9 @@
 //! cannot be honoured answer 500. Nothing here may send a route to a Gateway whose listeners do not
 //! take it, or to other listeners than those of the parent that it names.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use ambit_manifest::gateway::acme::{self, Wanted};
 use ambit_manifest::gateway::attach::{Attaching, Attachment, attach};
@@ -18,9 +19,9 @@ use ambit_manifest::policy::StatusCondition;
 use ambit_manifest::routing::{self, Parent, ParentKind, Routing};
 use ambit_manifest::waypoint::{self, ListenerMade};
 use ambit_manifest::{Kind, ObjectName};
-use ambit_model::http::bytes::BytesRule;
+use ambit_model::Text;
 use ambit_model::http::gateway::{
-    self as model, HostMatch, HostRules, ListenerSpeaks, Termination,
+    self as model, GatewayRoute, GatewayRouteName, HostMatch, ListenerSpeaks, Place, Termination,
 };
 use ambit_model::names::ServiceName;
 
@@ -36,11 +37,35 @@ pub(crate) struct Edge<'a> {
     listeners: Vec<Judged<'a>>,
 }
 
-/// What is attached to one listener.
-#[derive(Default)]
-struct Attached {
-    routes: Vec<HostRules>,
-    bytes: Vec<Arc<BytesRule>>,
+/// The Gateways at the edge of one moment. Each is judged once, however many routes ask for it.
+pub(crate) struct Edges<'a> {
+    store: &'a Store,
+    known: RefCell<BTreeMap<ObjectName, Option<Rc<Edge<'a>>>>>,
+}
+
+impl<'a> Edges<'a> {
+    pub(crate) fn new(store: &'a Store) -> Self {
+        Self { store, known: RefCell::default() }
+    }
+
+    /// The objects.
+    pub(crate) fn store(&self) -> &'a Store {
+        self.store
+    }
+
+    /// The Gateway to whose listeners a route attaches that has this parent, if it is one at the
+    /// edge.
+    pub(crate) fn of_parent(&self, parent: &Parent<'_>) -> Option<Rc<Edge<'a>>> {
+        let parent = parent_name(parent);
+        let name = self.store.gateways().of_parent(&parent)?;
+        let mut known = self.known.borrow_mut();
+        if let Some(known) = known.get(name) {
+            return known.clone();
+        }
+        let edge = Edge::find(self.store, name).map(Rc::new);
+        known.insert(name.clone(), edge.clone());
+        edge
+    }
 }
 
 impl<'a> Edge<'a> {
@@ -51,12 +76,6 @@ impl<'a> Edge<'a> {
         let sets: Vec<&ListenerSet> = sets.into_iter().map(|it| &**it).collect();
         let listeners = judge_all(&gateway.spec, &sets);
         Some(Self { name: name.clone(), gateway, listeners })
-    }
-
-    /// The Gateway to whose listeners a route attaches that has this parent, if it is one at the
-    /// edge.
-    pub(crate) fn of_parent(store: &'a Store, parent: &Parent<'_>) -> Option<Self> {
-        Self::find(store, store.gateways().of_parent(&parent_name(parent))?)
     }
 
     /// The Gateway and the sets that it takes, as parents of routes.
@@ -155,30 +174,47 @@ impl<'a> Edge<'a> {
         places
     }
 
-    /// What its pods are sent.
-    pub(super) fn build(
+    /// The routes that its pods are sent.
+    pub(super) fn attached(
         &self,
         store: &Store,
         routings: &BTreeMap<RouteName, Routing>,
-        service: ServiceName,
-    ) -> model::Gateway {
-        let mut all: Vec<Attached> = self.listeners.iter().map(|_| Attached::default()).collect();
-        for (name, route) in self.routes(store) {
-            let Some(routing) = routings.get(name) else { continue };
-            for (at, hosts) in self.places(store, route) {
-                let rules = |host| HostRules { host, rules: routing.rules.clone() };
-                if routing.connections.is_empty() {
-                    all[at].routes.extend(hosts.into_iter().map(rules));
-                } else {
-                    all[at].bytes.extend(routing.connections.iter().cloned());
-                }
-            }
-        }
-        let listeners = self.listeners.iter().zip(all).filter_map(|(judged, attached)| {
+        service: &ServiceName,
+    ) -> BTreeMap<Text, GatewayRoute> {
+        let names = self.routes(store).into_keys();
+        let attached = names.filter_map(|name| {
+            let route = self.attached_route(store, routings, service, name)?;
+            Some((route.name.route.clone(), route))
+        });
+        attached.collect()
+    }
+
+    /// A route as its pods are sent it, if it is attached to a listener that is served.
+    pub(super) fn attached_route(
+        &self,
+        store: &Store,
+        routings: &BTreeMap<RouteName, Routing>,
+        service: &ServiceName,
+        name: &RouteName,
+    ) -> Option<GatewayRoute> {
+        let (route, routing) = (store.routes().get(name)?, routings.get(name)?);
+        let places = self.places(store, route).into_iter().filter_map(|(at, hosts)| {
+            let judged = &self.listeners[at];
+            let listener = judged.is_served().then(|| (&*judged.full_name()).into())?;
+            Some(Place { listener, hosts })
+        });
+        let places: Vec<Place> = places.collect();
+        let name = GatewayRouteName { gateway: service.clone(), route: attached_name(name) };
+        let (rules, connections) = (routing.rules.clone(), routing.connections.clone());
+        (!places.is_empty()).then_some(GatewayRoute { name, places, rules, connections })
+    }
+
+    /// What its pods are sent besides the routes.
+    pub(super) fn build(&self, store: &Store, service: ServiceName) -> model::Gateway {
+        let listeners = self.listeners.iter().filter_map(|judged| {
             let (port, speaks) = (judged.port()?, self.speaks(store, judged)?);
             let name = (&*judged.full_name()).into();
-            let listener = model::Listener::new(name, port, judged.host(), speaks);
-            Some(listener.with_routes(attached.routes).with_bytes(attached.bytes))
+            Some(model::Listener::new(name, port, judged.host().cloned(), speaks))
         });
         let (proof, _) = certificates::proof(store, &self.name.namespace, &self.gateway.spec);
         let gateway = model::Gateway::new(service, listeners).with_proof(proof);
@@ -219,4 +255,9 @@ impl<'a> Edge<'a> {
         let frontend = frontend.filter(|_| judged.protocol().is_some_and(Protocol::ends_tls));
         client_roots::asked(store, &self.name.namespace, frontend, judged.listener.port)
     }
+}
+
+/// The name of a route at a gateway.
+pub(super) fn attached_name((kind, name): &RouteName) -> Text {
+    format!("{}/{}/{}", kind.name(), name.namespace, name.name).into()
 }

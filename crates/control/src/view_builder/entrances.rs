@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ambit_model::http::gateway::Gateway;
+use ambit_model::http::gateway::{GatewayRoute, GatewayRouteName};
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::ServiceName;
 use ambit_model::service::Service;
@@ -20,10 +20,10 @@ use super::selectors::Labels;
 /// Who leads to the services that may be entered.
 #[derive(Debug, Default)]
 pub(super) struct Entrances {
-    /// The gateways, by the services to which their routes lead.
-    gateways: Leading,
+    /// The routes of gateways, by the services to which they lead.
+    routes: Leading<GatewayRouteName>,
     /// The services, by those to which their own routes lead: whoever enters one sends on to them.
-    services: Leading,
+    services: Leading<ServiceName>,
 }
 
 /// Whether what comes through gateways is to pass the waypoint, if a service or its namespace says.
@@ -33,22 +33,19 @@ pub(super) fn uses_waypoint(labels: &Labels, of_namespace: &Labels) -> Option<bo
 }
 
 impl Entrances {
-    /// Follows a change of a gateway or of a service's routes, before the view has it; answers with
+    /// Follows a change of a gateway's or a service's routes, before the view has it; answers with
     /// the services for which something may be another entrance then.
     pub(super) fn follow(&mut self, view: &View, change: &Change) -> BTreeSet<ServiceName> {
-        let of_gateway = |it: Option<&Gateway>| -> BTreeSet<ServiceName> {
-            it.into_iter().flat_map(Gateway::connected).cloned().collect()
-        };
-        let known = |name: &ServiceName| of_gateway(view.gateway(name).map(|it| &**it));
+        let known = |name: &GatewayRouteName| connected(view.gateway_route(name).map(|it| &**it));
         let sent_on = |name: &ServiceName| sent_on(view.http_service(name).map(|it| &**it));
         match change {
-            Change::Gateway(new) => {
-                let (old, new_ones) = (known(&new.service), of_gateway(Some(new)));
-                let changed = self.gateways.lead(&new.service, &old, &new_ones);
+            Change::GatewayRoute(new) => {
+                let (old, new_ones) = (known(&new.name), connected(Some(new)));
+                let changed = self.routes.lead(&new.name, &old, &new_ones);
                 changed.iter().flat_map(sent_on).chain(changed.iter().cloned()).collect()
             }
-            Change::RemoveGateway(name) => {
-                let changed = self.gateways.lead(name, &known(name), &BTreeSet::new());
+            Change::RemoveGatewayRoute(name) => {
+                let changed = self.routes.lead(name, &known(name), &BTreeSet::new());
                 changed.iter().flat_map(sent_on).chain(changed.iter().cloned()).collect()
             }
             Change::HttpService(new) => {
@@ -84,7 +81,8 @@ impl Entrances {
             };
             let by_routes = self.services.to(&service.key).filter(is_entered);
             let entered = by_routes.chain([&service.key]);
-            let gateways: BTreeSet<_> = entered.flat_map(|it| self.gateways.to(it)).collect();
+            let routes = entered.flat_map(|it| self.routes.to(it));
+            let gateways: BTreeSet<_> = routes.map(|it| &it.gateway).collect();
             service.entrances = gateways.into_iter().cloned().collect();
         }
     }
@@ -98,20 +96,32 @@ fn sent_on(service: Option<&ServiceHttp>) -> BTreeSet<ServiceName> {
     rules.flat_map(|it| it.destinations()).cloned().collect()
 }
 
-/// What leads to services, by these.
-#[derive(Debug, Default)]
-struct Leading(BTreeMap<ServiceName, BTreeSet<ServiceName>>);
+/// The services to which a route of a gateway leads connections.
+fn connected(route: Option<&GatewayRoute>) -> BTreeSet<ServiceName> {
+    let route = route.filter(|it| !it.takes_datagrams());
+    route.into_iter().flat_map(|it| it.destinations()).cloned().collect()
+}
 
-impl Leading {
+/// What leads to services, by these.
+#[derive(Debug)]
+struct Leading<From>(BTreeMap<ServiceName, BTreeSet<From>>);
+
+impl<From> Default for Leading<From> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<From: Ord + Clone> Leading<From> {
     /// What leads to a service.
-    fn to(&self, service: &ServiceName) -> impl Iterator<Item = &ServiceName> {
+    fn to(&self, service: &ServiceName) -> impl Iterator<Item = &From> {
         self.0.get(service).into_iter().flatten()
     }
 
     /// `from` led to the old ones and leads to the new ones; answers with those that differ.
     fn lead(
         &mut self,
-        from: &ServiceName,
+        from: &From,
         old: &BTreeSet<ServiceName>,
         new: &BTreeSet<ServiceName>,
     ) -> BTreeSet<ServiceName> {

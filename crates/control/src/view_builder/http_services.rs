@@ -24,7 +24,7 @@ use ambit_model::workload::GatewayDestination;
 
 use super::Mesh;
 use super::backend_tls;
-use super::edge::Edge;
+use super::edge::Edges;
 use super::routes::{ParentName, Route, RouteName, parent_name};
 use super::services::service_name;
 use super::store::Store;
@@ -142,7 +142,7 @@ pub(super) fn clients_namespace(view: &View, service: &ServiceName) -> Text {
 /// The conditions of a route for each service, Gateway and ListenerSet that it names; none for what
 /// is of another controller.
 pub(crate) fn conditions<'r>(
-    store: &Store,
+    edges: &Edges<'_>,
     route: &'r Route,
     routing: &Routing,
 ) -> Vec<(Parent<'r>, Vec<StatusCondition>)> {
@@ -150,10 +150,10 @@ pub(crate) fn conditions<'r>(
     let of_parent = |parent: Parent<'r>| {
         let conditions = match parent.kind {
             ParentKind::Gateway | ParentKind::ListenerSet => {
-                at_gateway(store, route, &parent, &all)
+                at_gateway(edges, route, &parent, &all)
             }
             ParentKind::Service | ParentKind::ServiceEntry => {
-                at_service(store, route, &parent, routing, &all)
+                at_service(edges.store(), route, &parent, routing, &all)
             }
         };
         (parent, conditions)
@@ -192,18 +192,18 @@ fn at_service(
 }
 
 fn at_gateway(
-    store: &Store,
+    edges: &Edges<'_>,
     route: &Route,
     parent: &Parent<'_>,
     all: &[StatusCondition],
 ) -> Vec<StatusCondition> {
-    let name = parent_name(parent);
+    let (name, store) = (parent_name(parent), edges.store());
     if store.gateways().of_parent(&name).is_some_and(|it| store.gateways().is_waypoint(it)) {
         let message = "a waypoint is asked for the routes of Services: name each Service that this \
                        route is for as a parent, and not the waypoint's Gateway";
         return vec![routing::without_parent(message.to_owned())];
     }
-    match Edge::of_parent(store, parent).map(|edge| edge.attach(store, route, parent)) {
+    match edges.of_parent(parent).map(|edge| edge.attach(store, route, parent)) {
         Some(Ok(_)) => all.to_vec(),
         Some(Err(why)) => refused(all, why),
         None => Vec::new(),

@@ -189,6 +189,7 @@ impl Routes {
     ) {
         for parent in route.parents().iter().map(parent_name) {
             change_at(&mut self.by_parent, parent.clone(), name, change);
+            dirty.attached.insert((parent.clone(), name.clone()));
             dirty.parents.insert(parent);
         }
         let References { hosts, namespaces } = route.references(mesh);

@@ -26,7 +26,6 @@ use ambit_manifest::istio::{
 use ambit_manifest::mesh_config::MeshConfig;
 use ambit_manifest::policy::KeySource;
 use ambit_manifest::remarks::Remark;
-use ambit_manifest::routing::ParentKind;
 use ambit_manifest::telemetry::{Said, Telemetry};
 use ambit_manifest::{Kind, ObjectKey, Typed};
 use ambit_model::Text;
@@ -249,8 +248,7 @@ impl Store {
             dirty.services.extend(services.map(|(name, _)| services::service_name(mesh, name)));
             let hosts = self.hosts.keys().filter(|host| host.namespace == *name);
             dirty.services.extend(hosts.cloned());
-            let selecting = self.gateways.selecting_namespaces();
-            dirty.parents.extend(selecting.map(|it| (ParentKind::Gateway, it.clone())));
+            self.mark_attaching(self.gateways.selecting_namespaces().cloned(), dirty);
             if !self.gateways.is_empty() {
                 dirty.members.extend(self.members.select(name, &Labels::new()));
             }

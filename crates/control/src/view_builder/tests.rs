@@ -93,10 +93,10 @@ fn names(changes: &[Change]) -> Vec<String> {
         Change::Policy(it) => Some(format!("+{}", it.key)),
         Change::RemoveAddress(it) => Some(format!("-{it}")),
         Change::RemovePolicy(it) => Some(format!("-{it}")),
-        // `routes` looks at these.
         Change::HttpService(_) | Change::RemoveHttpService(_) => None,
         Change::RequestPolicy(_) | Change::RemoveRequestPolicy(_) => None,
-        Change::Gateway(_) | Change::RemoveGateway(_) => None,
+        Change::Gateway(_) | Change::RemoveGateway(_) | Change::GatewayRoute(_) => None,
+        Change::UnreadableGatewayRoute(_) | Change::RemoveGatewayRoute(_) => None,
         Change::Certificate(_) | Change::RemoveCertificate(_) => None,
     };
     changes.iter().filter_map(name).collect()

@@ -138,11 +138,11 @@ fn hosts_at(
     }
     let own = judged.host();
     if route.hosts.is_empty() {
-        return Ok(vec![own]);
+        return Ok(vec![own.cloned()]);
     }
     let mut hosts = Vec::new();
     for host in route.hosts.iter().map(|it| HostMatch::new(it)) {
-        let both = match &own {
+        let both = match own {
             Some(own) => own.both(&host),
             None => Some(host),
         };

@@ -10,7 +10,7 @@
 //! stays and the later one is not served.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ambit_model::http::gateway::HostMatch;
 use ambit_model::http::rule::RouteKind;
@@ -84,6 +84,8 @@ pub struct Judged<'a> {
     pub set: Option<&'a ListenerSet>,
     /// What is spoken there, if the word is known.
     protocol: Option<Protocol>,
+    /// The host that it serves; `None` is every one.
+    host: Option<HostMatch>,
     /// Why it is not accepted, whatever other listeners are.
     refused: Option<Fault>,
     /// Why it cannot be told from others.
@@ -136,6 +138,15 @@ fn judge_author<'a>(
     let conflicts: Vec<Option<Fault>> = (0..own.len()).map(among).collect();
     for (judged, conflict) in own.iter_mut().zip(conflicts) {
         judged.conflict = judged.conflict.take().or(conflict);
+    }
+    let mut names = BTreeSet::new();
+    for judged in &mut own {
+        let name = &judged.listener.name;
+        if !names.insert(name) {
+            // Routes could not tell which of them they name.
+            let what = format!("an earlier listener is called `{name}` too");
+            judged.conflict = Some(Fault { reason: "HostnameConflict", what });
+        }
     }
     own
 }
@@ -202,7 +213,8 @@ impl<'a> Judged<'a> {
         let (kinds, wrong_kinds) = kinds(listener, protocol);
         let unresolved = wrong_kinds.or_else(|| wrong_certificates(listener, protocol));
         let (conflict, gives_way) = (None, false);
-        Self { listener, set, protocol, refused, conflict, gives_way, kinds, unresolved }
+        let host = host(listener, protocol);
+        Self { listener, set, protocol, host, refused, conflict, gives_way, kinds, unresolved }
     }
 
     /// Whether it is served.
@@ -282,10 +294,8 @@ impl<'a> Judged<'a> {
     }
 
     /// The host that it serves; `None` is every one.
-    pub fn host(&self) -> Option<HostMatch> {
-        let written = self.listener.hostname.as_deref().filter(|it| !it.is_empty());
-        let has_hosts = self.protocol.is_some_and(Protocol::has_hosts);
-        written.filter(|_| has_hosts).map(HostMatch::new)
+    pub fn host(&self) -> Option<&HostMatch> {
+        self.host.as_ref()
     }
 
     /// The Secrets with its certificates. Other objects that it names are left out.
@@ -298,6 +308,11 @@ impl<'a> Judged<'a> {
 
 fn names(kinds: &[RouteKind]) -> impl Iterator<Item = &'static str> {
     KINDS.iter().filter(|it| kinds.contains(&it.0)).map(|it| it.1)
+}
+
+fn host(listener: &Listener, protocol: Option<Protocol>) -> Option<HostMatch> {
+    let written = listener.hostname.as_deref().filter(|it| !it.is_empty());
+    written.filter(|_| protocol.is_some_and(Protocol::has_hosts)).map(HostMatch::new)
 }
 
 fn port(listener: &Listener) -> Option<u16> {
@@ -649,7 +664,7 @@ mod tests {
         let check = |protocol: &str, hostname: Value, expected: Option<HostMatch>| {
             let spec =
                 one(json!({"name": "l", "protocol": protocol, "port": 1, "hostname": hostname}));
-            assert_eq!(judge(&spec)[0].host(), expected, "{protocol} {hostname}");
+            assert_eq!(judge(&spec)[0].host(), expected.as_ref(), "{protocol} {hostname}");
         };
         check("HTTP", json!(null), None);
         check("HTTP", json!(""), None);

@@ -3,10 +3,13 @@
 //! The control plane judges what is written (names that conflict, routes that may not attach); this
 //! says which listener a connection or a request is for, and which of its routes are asked. A
 //! request is for the most specific listener of its port that has its host, and for no other
-//! (listener isolation).
+//! (listener isolation). Routes come one by one ([`GatewayRoute`]): they are no part of what a
+//! gateway is sent as, or compared by.
+
+mod route;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::Text;
@@ -14,9 +17,11 @@ use crate::http::attached::Compile as _;
 use crate::http::bytes::{BytesRule, BytesTable, Connection, NoBytesRoute, ServerNameMatch};
 use crate::http::certificate::CertificateName;
 use crate::http::head::RequestHead;
-use crate::http::rule::Rule;
 use crate::http::table::{Found, RouteTable};
 use crate::names::ServiceName;
+use route::HostTables;
+
+pub use route::{GatewayRoute, GatewayRouteName, Place};
 
 /// A host as a listener or a route names it: `example.com`, `*.example.com`, or `*`.
 pub type HostMatch = ServerNameMatch;
@@ -76,24 +81,12 @@ pub struct Listener {
     pub host: Option<HostMatch>,
     /// What is spoken there.
     pub speaks: ListenerSpeaks,
-    /// The routes of its requests, by the hosts that they are for, as they came.
-    routes: Vec<HostRules>,
-    /// The same, compiled when a request first asks: a gateway may have thousands of routes, of
-    /// which each change makes a new listener, and control never asks.
-    tables: OnceLock<HostTables>,
-    /// The routes of its connections, as they came.
-    bytes_rules: Vec<Arc<BytesRule>>,
-    /// The same, compiled.
-    bytes: Option<BytesTable>,
-}
-
-/// Rules that are attached for one host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostRules {
-    /// The host; `None` is every one that the listener has.
-    pub host: Option<HostMatch>,
-    /// The rules, in any order.
-    pub rules: Vec<Arc<Rule>>,
+    /// The routes of its requests, by the hosts that they are for.
+    tables: HostTables,
+    /// The routes of its connections that are no HTTP, or of its datagrams, by their names.
+    bytes_routes: Vec<Arc<GatewayRoute>>,
+    /// The same, compiled when a connection first asks; `None` where there are none.
+    bytes: OnceLock<Option<BytesTable>>,
 }
 
 /// What is spoken at a listener.
@@ -204,14 +197,25 @@ impl Gateway {
         self.challenges.iter().find(asked).map(|it| &it.answer)
     }
 
-    /// The services to which its routes lead; one may come several times.
-    pub fn routed(&self) -> impl Iterator<Item = &ServiceName> {
-        self.listeners().flat_map(|it| it.routed())
+    /// Attaches a route of a name that is not attached.
+    pub(crate) fn attach(&mut self, route: &Arc<GatewayRoute>) {
+        for place in &route.places {
+            let Some(listener) = self.listener_mut(&place.listener) else { continue };
+            listener.attach(&place.hosts, route);
+        }
     }
 
-    /// The same without those to which datagrams alone are sent.
-    pub fn connected(&self) -> impl Iterator<Item = &ServiceName> {
-        self.ports.values().flatten().flat_map(|it| it.routed())
+    /// Takes away a route as it was attached.
+    pub(crate) fn detach(&mut self, route: &GatewayRoute) {
+        for place in &route.places {
+            let Some(listener) = self.listener_mut(&place.listener) else { continue };
+            listener.detach(&place.hosts, &route.name);
+        }
+    }
+
+    fn listener_mut(&mut self, name: &str) -> Option<&mut Listener> {
+        let mut all = self.ports.values_mut().flatten().chain(self.datagrams.values_mut());
+        all.find(|it| *it.name == *name).map(Arc::make_mut)
     }
 
     /// The certificates that it names, for its listeners and for backends; one may come several
@@ -271,7 +275,7 @@ impl Gateway {
         connection: &Connection<'_>,
     ) -> Result<&BytesRule, NoBytesRoute> {
         let listener = self.named(port, connection.server_name);
-        let table = listener.and_then(|it| it.bytes.as_ref());
+        let table = listener.and_then(|it| it.bytes());
         let table = table.ok_or_else(|| NoBytesRoute::of(connection))?;
         table.find(connection).map(|(_, rule)| &**rule)
     }
@@ -282,7 +286,7 @@ impl Gateway {
         port: u16,
         connection: &Connection<'_>,
     ) -> Result<&BytesRule, NoBytesRoute> {
-        let table = self.datagrams.get(&port).and_then(|it| it.bytes.as_ref());
+        let table = self.datagrams.get(&port).and_then(|it| it.bytes());
         let table = table.ok_or_else(|| NoBytesRoute::of(connection))?;
         table.find(connection).map(|(_, rule)| &**rule)
     }
@@ -322,72 +326,52 @@ fn rank(host: Option<&HostMatch>) -> Option<(bool, usize)> {
 }
 
 impl Listener {
-    /// The services to which its routes lead; one may come several times.
-    fn routed(&self) -> impl Iterator<Item = &ServiceName> {
-        let rules = self.routes.iter().flat_map(|it| &it.rules);
-        let bytes = self.bytes_rules.iter().flat_map(|it| &it.backends);
-        let bytes = bytes.filter_map(|it| it.destination.service());
-        rules.flat_map(|it| it.destinations()).chain(bytes)
-    }
-
     /// A listener to which nothing is attached.
     pub fn new(name: Text, port: u16, host: Option<HostMatch>, speaks: ListenerSpeaks) -> Self {
-        let (routes, tables, bytes_rules) = (Vec::new(), OnceLock::new(), Vec::new());
-        Self { name, port, host, speaks, routes, tables, bytes_rules, bytes: None }
+        let (tables, bytes_routes, bytes) = Default::default();
+        Self { name, port, host, speaks, tables, bytes_routes, bytes }
     }
 
-    /// With these routes of requests; of several for one host all are asked.
-    pub fn with_routes(mut self, routes: Vec<HostRules>) -> Self {
-        self.tables = OnceLock::new();
-        self.routes = routes;
-        self
+    fn attach(&mut self, hosts: &[Option<HostMatch>], route: &Arc<GatewayRoute>) {
+        if !route.rules.is_empty() {
+            for host in hosts {
+                self.tables.attach(host.as_ref(), route);
+            }
+        }
+        if !route.connections.is_empty() {
+            route::put(&mut self.bytes_routes, route);
+            self.bytes = OnceLock::new();
+        }
     }
 
-    /// With these rules for its connections.
-    pub fn with_bytes(mut self, rules: Vec<Arc<BytesRule>>) -> Self {
-        self.bytes = BytesTable::compile(rules.iter());
-        self.bytes_rules = rules;
-        self
-    }
-
-    /// The routes of its requests as they came.
-    pub fn routes(&self) -> &[HostRules] {
-        &self.routes
-    }
-
-    /// The rules of its connections as they came.
-    pub fn bytes_rules(&self) -> &[Arc<BytesRule>] {
-        &self.bytes_rules
+    fn detach(&mut self, hosts: &[Option<HostMatch>], name: &GatewayRouteName) {
+        for host in hosts {
+            self.tables.detach(host.as_ref(), name);
+        }
+        route::remove(&mut self.bytes_routes, name);
+        self.bytes = OnceLock::new();
     }
 
     /// The tables of its requests by the hosts that they are for, in the order in which they are
     /// asked for a host that has them all.
     pub fn tables(&self) -> Vec<(Option<HostMatch>, &RouteTable)> {
-        let tables = self.compiled();
-        let exact = tables.exact.iter();
-        let exact = exact.map(|(host, it)| (Some(HostMatch::Exact(host.clone())), it));
-        let suffixes = tables.suffixes.iter();
-        let suffixes = suffixes.map(|(end, it)| (Some(HostMatch::Suffix(end.clone())), it));
-        let mut all: Vec<_> = exact.chain(suffixes).collect();
+        let mut all: Vec<_> = self.tables.iter().collect();
         all.sort_by(|(one, _), (other, _)| {
-            rank(other.as_ref()).cmp(&rank(one.as_ref())).then_with(|| name(one).cmp(name(other)))
+            let key = |it: &Option<HostMatch>| Reverse(rank(it.as_ref()));
+            key(one).cmp(&key(other)).then_with(|| name(one).cmp(name(other)))
         });
-        all.extend(tables.all.iter().map(|it| (None, it)));
         all
     }
 
     /// The table of its connections, if a route for them is attached.
     pub fn bytes(&self) -> Option<&BytesTable> {
-        self.bytes.as_ref()
+        let rules = self.bytes_routes.iter().flat_map(|it| &it.connections);
+        self.bytes.get_or_init(|| BytesTable::compile(rules)).as_ref()
     }
 
     /// The rule that answers a request: of the routes for the most specific host that has one.
     pub fn find(&self, head: &RequestHead<'_>) -> Option<Found<'_>> {
-        self.compiled().of(head.host).find_map(|table| table.find(head))
-    }
-
-    fn compiled(&self) -> &HostTables {
-        self.tables.get_or_init(|| HostTables::compile(&self.routes))
+        self.tables.of(head.host).find_map(|table| table.find(head))
     }
 }
 
@@ -399,53 +383,12 @@ fn name(host: &Option<HostMatch>) -> &str {
     }
 }
 
-/// Tables by the hosts that they are for.
-#[derive(Clone, Debug, Default)]
-struct HostTables {
-    exact: HashMap<Text, RouteTable>,
-    /// By what hosts end with, the dot included: `.example.com`; nothing for `*`.
-    suffixes: HashMap<Text, RouteTable>,
-    /// For every host.
-    all: Option<RouteTable>,
-}
-
-impl HostTables {
-    fn compile(routes: &[HostRules]) -> Self {
-        let mut exact: HashMap<Text, Vec<Arc<Rule>>> = HashMap::new();
-        let mut suffixes: HashMap<Text, Vec<Arc<Rule>>> = HashMap::new();
-        let mut all = Vec::new();
-        for it in routes.iter().filter(|it| !it.rules.is_empty()) {
-            let rules = match &it.host {
-                Some(HostMatch::Exact(host)) => exact.entry(host.clone()).or_default(),
-                Some(HostMatch::Suffix(end)) => suffixes.entry(end.clone()).or_default(),
-                None => &mut all,
-            };
-            rules.extend(it.rules.iter().cloned());
-        }
-        let tables = |of: HashMap<Text, Vec<Arc<Rule>>>| {
-            of.into_iter().map(|(host, rules)| (host, RouteTable::new(rules))).collect()
-        };
-        let all = (!all.is_empty()).then(|| RouteTable::new(all));
-        Self { exact: tables(exact), suffixes: tables(suffixes), all }
-    }
-
-    /// The tables for a host, the more specific first.
-    fn of<'a, 'b>(&'a self, host: &'b str) -> impl Iterator<Item = &'a RouteTable> + use<'a, 'b> {
-        let begin = |(at, _)| at > 0;
-        let ends = host.match_indices('.').filter(move |it| begin(*it)).map(|(at, _)| &host[at..]);
-        let suffixed = ends.chain([""]).filter_map(|end| self.suffixes.get(end));
-        self.exact.get(host).into_iter().chain(suffixed).chain(&self.all)
-    }
-}
-
 impl PartialEq for Listener {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
             && self.port == other.port
             && self.host == other.host
             && self.speaks == other.speaks
-            && self.routes == other.routes
-            && self.bytes_rules == other.bytes_rules
     }
 }
 
@@ -453,7 +396,7 @@ impl PartialEq for Listener {
 mod tests {
     use super::*;
     use crate::http::head::Client;
-    use crate::http::rule::{Action, Faults, HeaderChanges, Origin, RouteKind, Timeouts};
+    use crate::http::rule::{Action, Faults, HeaderChanges, Origin, RouteKind, Rule, Timeouts};
 
     fn rule(name: &str) -> Arc<Rule> {
         let (namespace, name) = ("app".into(), name.into());
@@ -556,33 +499,90 @@ mod tests {
         check("a.example.com", "/abc", None);
     }
 
+    /// A route of requests to these hosts of the listener `web`; `""` is every one.
+    fn route(name: &str, hosts: &[&str]) -> Arc<GatewayRoute> {
+        let host = |host: &&str| (!host.is_empty()).then(|| HostMatch::new(host));
+        let gateway = ServiceName::new("edge", "ingress");
+        let place = Place { listener: "web".into(), hosts: hosts.iter().map(host).collect() };
+        Arc::new(GatewayRoute {
+            name: GatewayRouteName { gateway, route: format!("HTTPRoute/app/{name}").into() },
+            places: vec![place],
+            rules: vec![rule(name)],
+            connections: Vec::new(),
+        })
+    }
+
+    /// The route that answers a request to this host.
+    fn found(gateway: &Gateway, host: &str) -> Option<String> {
+        let head = RequestHead {
+            method: "GET",
+            scheme: "http",
+            host,
+            port: None,
+            path: "/",
+            query: "",
+            fields: &(),
+            client: Client::default(),
+        };
+        let found = gateway.at(80)[0].find(&head);
+        found.map(|it| it.rule.origin.name.to_string())
+    }
+
     #[test]
     fn routes_of_the_most_specific_host_come_first() {
-        let with = |hosts: &[(&str, &str)]| {
-            let routes = hosts.iter().map(|(host, name)| {
-                let host = (!host.is_empty()).then(|| HostMatch::new(host));
-                HostRules { host, rules: vec![rule(name)] }
-            });
-            listener("web", 80, "", ListenerSpeaks::Http).with_routes(routes.collect())
+        let mut all = gateway(vec![listener("web", 80, "", ListenerSpeaks::Http)]);
+        all.attach(&route("exact", &["a.example.com"]));
+        assert_eq!(found(&all, "b.example.com"), None);
+        all.attach(&route("all", &[""]));
+        all.attach(&route("wide", &["*.example.com"]));
+        assert_eq!(found(&all, "a.example.com").as_deref(), Some("exact"));
+        assert_eq!(found(&all, "b.example.com").as_deref(), Some("wide"));
+        assert_eq!(found(&all, "other.org").as_deref(), Some("all"));
+    }
+
+    #[test]
+    fn a_route_is_replaced_and_taken_away_alone() {
+        use crate::view::{Change, View};
+
+        let own = ServiceName::new("edge", "ingress");
+        let web = || gateway(vec![listener("web", 80, "", ListenerSpeaks::Http)]);
+        let mut view = View::default();
+        let put = |view: &mut View, name: &str, hosts: &[&str]| {
+            view.apply(Change::GatewayRoute(route(name, hosts)));
         };
-        let web = with(&[("", "all"), ("*.example.com", "wide"), ("a.example.com", "exact")]);
-        let check = |web: &Listener, host: &str, expected: Option<&str>| {
-            let head = RequestHead {
-                method: "GET",
-                scheme: "http",
-                host,
-                port: None,
-                path: "/",
-                query: "",
-                fields: &(),
-                client: Client::default(),
-            };
-            let found = web.find(&head).map(|it| it.rule.origin.name.to_string());
-            assert_eq!(found.as_deref(), expected, "{host}");
-        };
-        check(&web, "a.example.com", Some("exact"));
-        check(&web, "b.example.com", Some("wide"));
-        check(&web, "other.org", Some("all"));
-        check(&with(&[("a.example.com", "exact")]), "b.example.com", None);
+        let at = |view: &View, host: &str| found(view.gateway(&own).expect("it is there"), host);
+        // Routes may come before their gateway.
+        put(&mut view, "one", &["a.org", "*.b.org", ""]);
+        assert!(view.gateway(&own).is_none());
+        view.apply(Change::Gateway(Arc::new(web())));
+        let before = view.clone();
+        assert_eq!(at(&view, "a.org").as_deref(), Some("one"));
+        // Of the same name, for other hosts.
+        put(&mut view, "one", &["c.org"]);
+        put(&mut view, "two", &["a.org"]);
+        assert_eq!(at(&view, "c.org").as_deref(), Some("one"));
+        assert_eq!(at(&view, "a.org").as_deref(), Some("two"));
+        assert_eq!(at(&view, "x.b.org"), None);
+        assert_eq!(at(&before, "a.org").as_deref(), Some("one"), "readers keep theirs");
+        // A gateway that changes keeps what is attached; one that goes takes nothing along.
+        view.apply(Change::Gateway(Arc::new(web())));
+        assert_eq!(at(&view, "a.org").as_deref(), Some("two"));
+        view.apply(Change::RemoveGateway(own.clone()));
+        view.apply(Change::RemoveGatewayRoute(route("two", &[]).name.clone()));
+        view.apply(Change::RemoveGatewayRoute(route("three", &[]).name.clone()));
+        view.apply(Change::Gateway(Arc::new(web())));
+        assert_eq!(at(&view, "a.org"), None);
+        assert_eq!(at(&view, "c.org").as_deref(), Some("one"));
+        assert_eq!(view.gateway_routes(&own).count(), 1);
+    }
+
+    #[test]
+    fn the_name_of_a_route_is_that_of_its_gateway_and_its_own() {
+        let name = route("a", &[]).name.clone();
+        assert_eq!(name.to_string(), "edge/ingress/HTTPRoute/app/a");
+        assert_eq!(name.to_string().parse(), Ok(name));
+        for wrong in ["", "edge", "edge/ingress", "edge/ingress/", "edge//x"] {
+            assert!(wrong.parse::<GatewayRouteName>().is_err(), "{wrong}");
+        }
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::http::certificate::CertificateName;
+use crate::http::gateway::GatewayRoute;
 use crate::names::{PolicyName, ServiceName};
 use crate::service::Service;
 use crate::view::{Change, View};
@@ -72,7 +73,10 @@ impl View {
             | Change::Certificate(_)
             | Change::RemoveCertificate(_)
             | Change::Gateway(_)
-            | Change::RemoveGateway(_) => false,
+            | Change::RemoveGateway(_)
+            | Change::GatewayRoute(_)
+            | Change::UnreadableGatewayRoute(_)
+            | Change::RemoveGatewayRoute(_) => false,
         }
     }
 
@@ -112,10 +116,10 @@ impl View {
     /// whose policies judge what comes in, and of those to which its routes lead. Of services for
     /// which it does what their waypoint does it needs what a waypoint needs.
     pub fn needed_by_gateway(&self, own: &ServiceName) -> Needed {
-        let gateway = self.gateway(own);
         let mut needed = self.needed_by_waypoint(own);
-        needed.services.extend(gateway.iter().flat_map(|it| it.routed()).cloned());
-        needed.certificates.extend(gateway.iter().flat_map(|it| it.certificates()));
+        let routes = self.gateway_routes(own);
+        needed.services.extend(routes.flat_map(|it| it.destinations()).cloned());
+        needed.certificates.extend(self.gateway(own).iter().flat_map(|it| it.certificates()));
         needed
     }
 
@@ -124,6 +128,18 @@ impl View {
         match change {
             Change::Gateway(it) => it.service == *own,
             Change::RemoveGateway(name) => name == own,
+            Change::GatewayRoute(new) => {
+                let leads_elsewhere =
+                    |old: &GatewayRoute| !old.destinations().eq(new.destinations());
+                // Its listeners may be served again.
+                let is_served = self.gateway(own).is_some();
+                new.name.gateway == *own
+                    && (!is_served
+                        || self.gateway_route(&new.name).is_none_or(|old| leads_elsewhere(old)))
+            }
+            Change::UnreadableGatewayRoute(name) | Change::RemoveGatewayRoute(name) => {
+                name.gateway == *own
+            }
             _ => self.changes_needs_of_waypoint(own, change),
         }
     }

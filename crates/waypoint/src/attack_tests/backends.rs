@@ -16,7 +16,7 @@ use ambit_tls::service::ServerCertificate;
 use ambit_tls::{Authority, AuthorityBundle, WorkloadKey};
 
 use super::edge::{FINE, PORT, get, http, leads_to, origin, web};
-use super::world::{UNDECLARED, World, answer, run_gateway, until};
+use super::world::{Served, UNDECLARED, World, answer, run_gateway, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -111,7 +111,7 @@ fn what_passes_through_as_tls_gets_no_other_tls_around_it() {
     };
     let host = Some(HostMatch::new("web.example"));
     let listener = Listener::new("tls".into(), PORT, host, ListenerSpeaks::TlsPassthrough);
-    let listeners = vec![listener.with_bytes(vec![Arc::new(rule)])];
+    let listeners = vec![Served::bare(listener).with_bytes(Arc::new(rule))];
     run_gateway(&[], listeners, async |world| {
         let seen = secured(world, &ca);
         let roots = ca.roots_pem();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::http::bytes::{BytesBackend, BytesRule, ServerNameMatch};
-use ambit_model::http::gateway::{Challenge, HostMatch, HostRules, Listener, ListenerSpeaks};
+use ambit_model::http::gateway::{Challenge, HostMatch, Listener, ListenerSpeaks};
 use ambit_model::http::policy::{
     Action as Effect, ClientMatch, RequestPolicy, RequestRule, Values,
 };
@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, split};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use super::world::{GOOD, HTTP, UNDECLARED, VIP, World, answer, run_gateway, until};
+use super::world::{GOOD, HTTP, Served, UNDECLARED, VIP, World, answer, run_gateway, until};
 
 pub(super) const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
 pub(super) const PORT: u16 = 8080;
@@ -69,10 +69,9 @@ pub(super) fn says(action: Action) -> Arc<Rule> {
 }
 
 /// A listener for HTTP at this port, with a rule for all of its requests.
-pub(super) fn http(name: &str, port: u16, host: Option<&str>, rule: Arc<Rule>) -> Listener {
+pub(super) fn http(name: &str, port: u16, host: Option<&str>, rule: Arc<Rule>) -> Served {
     let host = host.map(HostMatch::new);
-    let routes = vec![HostRules { host: host.clone(), rules: vec![rule] }];
-    Listener::new(name.into(), port, host, ListenerSpeaks::Http).with_routes(routes)
+    Served::bare(Listener::new(name.into(), port, host, ListenerSpeaks::Http)).with_rule(rule)
 }
 
 pub(super) fn get(host: &str, fields: &str) -> Vec<u8> {
@@ -257,16 +256,18 @@ fn connections_that_are_no_http_go_where_a_route_says_and_nowhere_without() {
         matches: Vec::new(),
         backends: vec![BytesBackend { weight: 1, destination: web(UNDECLARED) }],
     };
-    let tcp = |name: &str, port| Listener::new(name.into(), port, None, ListenerSpeaks::Tcp);
+    let tcp = |name: &str, port| {
+        Served::bare(Listener::new(name.into(), port, None, ListenerSpeaks::Tcp))
+    };
     let tls = |name: &str, port, host: &str| {
         let host = Some(ServerNameMatch::new(host));
-        Listener::new(name.into(), port, host, ListenerSpeaks::TlsPassthrough)
+        Served::bare(Listener::new(name.into(), port, host, ListenerSpeaks::TlsPassthrough))
     };
     let rule = Arc::new(rule);
     let listeners = vec![
-        tcp("tcp", PORT).with_bytes(vec![rule.clone()]),
+        tcp("tcp", PORT).with_bytes(rule.clone()),
         tcp("bare", 8081),
-        tls("tls", 8443, "*.example.com").with_bytes(vec![rule]),
+        tls("tls", 8443, "*.example.com").with_bytes(rule),
     ];
     run_gateway(&[], listeners, async |world| {
         world.serve(UNDECLARED, |stream| async move {
@@ -299,11 +300,13 @@ fn datagrams_have_a_session_for_each_client_and_end_when_a_policy_denies_them() 
         matches: Vec::new(),
         backends: vec![BytesBackend { weight: 1, destination: web(UNDECLARED) }],
     };
-    let udp = |name: &str, port| Listener::new(name.into(), port, None, ListenerSpeaks::Udp);
-    let tcp = Listener::new("tcp".into(), PORT, None, ListenerSpeaks::Tcp);
+    let udp = |name: &str, port| {
+        Served::bare(Listener::new(name.into(), port, None, ListenerSpeaks::Udp))
+    };
+    let tcp = Served::bare(Listener::new("tcp".into(), PORT, None, ListenerSpeaks::Tcp));
     let listeners = vec![
-        udp("udp", PORT).with_bytes(vec![Arc::new(rule.clone())]),
-        tcp.with_bytes(vec![Arc::new(rule)]),
+        udp("udp", PORT).with_bytes(Arc::new(rule.clone())),
+        tcp.with_bytes(Arc::new(rule)),
         udp("bare", 8081),
     ];
     run_gateway(&[], listeners, async |world| {

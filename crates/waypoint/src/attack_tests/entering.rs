@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, split};
 use tokio::task::spawn_local;
 
 use super::edge::{FINE, PORT, get, http, leads, leads_to, origin, says, web};
-use super::world::{self, GOOD, UNDECLARED, World, answer, run_gateway, until};
+use super::world::{self, GOOD, Served, UNDECLARED, World, answer, run_gateway, until};
 
 /// A policy with one rule.
 fn policy(action: Effect, rule: RequestRule) -> RequestPolicy {
@@ -45,7 +45,7 @@ async fn status(world: &World, fields: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|it| it.parse().ok()).unwrap_or_default()
 }
 
-fn listeners() -> Vec<Listener> {
+fn listeners() -> Vec<Served> {
     vec![http("web", PORT, None, leads_to(GOOD))]
 }
 
@@ -163,8 +163,8 @@ fn connections_that_are_no_http_enter_as_well() {
         matches: Vec::new(),
         backends: vec![BytesBackend { weight: 1, destination: web(UNDECLARED) }],
     };
-    let tcp = Listener::new("tcp".into(), PORT, None, ListenerSpeaks::Tcp);
-    run_gateway(&[], vec![tcp.with_bytes(vec![Arc::new(rule)])], async |world| {
+    let tcp = Served::bare(Listener::new("tcp".into(), PORT, None, ListenerSpeaks::Tcp));
+    run_gateway(&[], vec![tcp.with_bytes(Arc::new(rule))], async |world| {
         world.serve(UNDECLARED, |stream| async move {
             let (mut from, mut to) = split(stream);
             let _broken = copy(&mut from, &mut to).await;

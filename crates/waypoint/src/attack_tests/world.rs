@@ -15,9 +15,13 @@ use ambit_dataplane::descriptors::Shares;
 use ambit_dataplane::learned::Successor;
 use ambit_dataplane::mesh::Mesh;
 use ambit_dataplane::own::OwnWorkload;
+use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::certificate::{Certificate, CertificateName};
-use ambit_model::http::gateway::{Challenge, Gateway, Listener, Proof};
+use ambit_model::http::gateway::{
+    self, Challenge, Gateway, GatewayRoute, GatewayRouteName, Listener, Proof,
+};
 use ambit_model::http::policy::RequestPolicy;
+use ambit_model::http::rule::Rule;
 use ambit_model::http::service::{Protocol, ServiceHttp};
 use ambit_model::identity::Identity;
 use ambit_model::names::{NetworkAddress, ServiceName, WorkloadName};
@@ -104,6 +108,47 @@ pub(super) struct World {
     control: Option<Runtime>,
 }
 
+/// A listener, and the rules that are attached to it for its own host.
+pub(super) struct Served {
+    listener: Listener,
+    rules: Vec<Arc<Rule>>,
+    connections: Vec<Arc<BytesRule>>,
+}
+
+impl Served {
+    /// A listener without routes.
+    pub(super) fn bare(listener: Listener) -> Self {
+        Self { listener, rules: Vec::new(), connections: Vec::new() }
+    }
+
+    pub(super) fn with_rule(self, rule: Arc<Rule>) -> Self {
+        Self { rules: vec![rule], ..self }
+    }
+
+    pub(super) fn with_bytes(self, rule: Arc<BytesRule>) -> Self {
+        Self { connections: vec![rule], ..self }
+    }
+
+    fn route(self, gateway: &ServiceName) -> GatewayRoute {
+        let Self { listener, rules, connections } = self;
+        let route = format!("HTTPRoute/app/{}", listener.name).into();
+        let name = GatewayRouteName { gateway: gateway.clone(), route };
+        let places = vec![gateway::Place { listener: listener.name, hosts: vec![listener.host] }];
+        GatewayRoute { name, places, rules, connections }
+    }
+}
+
+/// What says that a gateway serves this.
+fn served(
+    own: &ServiceName,
+    listeners: Vec<Served>,
+    with: impl FnOnce(Gateway) -> Gateway,
+) -> Vec<Change> {
+    let gateway = with(Gateway::new(own.clone(), listeners.iter().map(|it| it.listener.clone())));
+    let routes = listeners.into_iter().map(|it| Change::GatewayRoute(Arc::new(it.route(own))));
+    routes.chain([Change::Gateway(Arc::new(gateway))]).collect()
+}
+
 /// Runs a test beside a waypoint with these flags.
 pub(super) fn run(flags: &[&str], test: impl AsyncFnOnce(&World) + Send) {
     run_as(flags, Vec::new(), test);
@@ -112,14 +157,14 @@ pub(super) fn run(flags: &[&str], test: impl AsyncFnOnce(&World) + Send) {
 /// Runs a test beside a gateway with these flags and listeners.
 pub(super) fn run_gateway(
     flags: &[&str],
-    listeners: Vec<Listener>,
+    listeners: Vec<Served>,
     test: impl AsyncFnOnce(&World) + Send,
 ) {
     let flags = [&["--position=gateway"], flags].concat();
     run_as(&flags, listeners, test);
 }
 
-fn run_as(flags: &[&str], listeners: Vec<Listener>, test: impl AsyncFnOnce(&World) + Send) {
+fn run_as(flags: &[&str], listeners: Vec<Served>, test: impl AsyncFnOnce(&World) + Send) {
     if process::effective_uid() != 0 && std::env::var_os(INSIDE).is_none() {
         return run_as_root_of_a_user_namespace();
     }
@@ -151,7 +196,7 @@ fn run_as_root_of_a_user_namespace() {
     assert!(output.status.success() && text.contains("1 passed"), "inside: {output:?}");
 }
 
-fn run_here(flags: &[&str], listeners: Vec<Listener>, test: impl AsyncFnOnce(&World)) {
+fn run_here(flags: &[&str], listeners: Vec<Served>, test: impl AsyncFnOnce(&World)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
         let mut world = World::new(flags, listeners).await;
@@ -167,7 +212,7 @@ fn run_here(flags: &[&str], listeners: Vec<Listener>, test: impl AsyncFnOnce(&Wo
 }
 
 impl World {
-    async fn new(flags: &[&str], listeners: Vec<Listener>) -> Self {
+    async fn new(flags: &[&str], listeners: Vec<Served>) -> Self {
         let config = config(flags);
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -199,7 +244,9 @@ impl World {
             servers.push((port, TcpListener::bind((SERVERS[0], 0)).await.unwrap()));
         }
         let mut view = view(&config, &servers);
-        view.apply(Change::Gateway(Arc::new(Gateway::new(config.own_service(), listeners))));
+        for change in served(&config.own_service(), listeners, |gateway| gateway) {
+            view.apply(change);
+        }
         mesh.publish(view);
         let (exports, _) = Queue::new();
         let shared = Arc::new(Shared::new(config, mesh, Arc::new(own), exports));
@@ -266,26 +313,29 @@ impl World {
     }
 
     /// Changes the listeners of the gateway.
-    pub(super) fn listen(&self, listeners: Vec<Listener>) {
-        let own = self.shared.config.own_service();
-        self.change(Change::Gateway(Arc::new(Gateway::new(own, listeners))));
+    pub(super) fn listen(&self, listeners: Vec<Served>) {
+        self.serves(listeners, |gateway| gateway);
         self.shared.mesh.needs_changed.send_modify(|version| *version += 1);
     }
 
     /// Changes what proves the gateway to backends. Of its Secret `app/own` this pair is known.
-    pub(super) fn prove(&self, listeners: Vec<Listener>, proof: Proof, own: &ServerCertificate) {
+    pub(super) fn prove(&self, listeners: Vec<Served>, proof: Proof, own: &ServerCertificate) {
         let gateway = self.shared.config.own_service();
         let key = CertificateName { gateway: gateway.clone(), secret: "app/own".into() };
         let (chain_pem, key_pem) = (own.chain_pem.clone(), own.key_pem.clone());
         self.change(Change::Certificate(Arc::new(Certificate { key, chain_pem, key_pem })));
-        let gateway = Gateway::new(gateway, listeners).with_proof(proof);
-        self.change(Change::Gateway(Arc::new(gateway)));
+        self.serves(listeners, |gateway| gateway.with_proof(proof));
     }
 
     /// Has the gateway answer this challenge.
-    pub(super) fn answer(&self, listeners: Vec<Listener>, challenge: Challenge) {
-        let gateway = Gateway::new(self.shared.config.own_service(), listeners);
-        self.change(Change::Gateway(Arc::new(gateway.with_challenges(vec![challenge]))));
+    pub(super) fn answer(&self, listeners: Vec<Served>, challenge: Challenge) {
+        self.serves(listeners, |gateway| gateway.with_challenges(vec![challenge]));
+    }
+
+    /// Changes what the gateway serves.
+    fn serves(&self, listeners: Vec<Served>, with: impl FnOnce(Gateway) -> Gateway) {
+        let own = self.shared.config.own_service();
+        served(&own, listeners, with).into_iter().for_each(|change| self.change(change));
     }
 
     /// Judges what comes in to the gateway by this policy alone.

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ambit_model::http::certificate::Certificate;
-use ambit_model::http::gateway::Gateway;
 use ambit_model::http::matching::Pattern;
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
@@ -24,7 +23,7 @@ mod authorizer;
 mod certificate;
 mod compression;
 mod connections;
-mod gateway;
+pub(crate) mod gateway;
 mod health;
 mod limits;
 mod matching;
@@ -44,11 +43,6 @@ pub(crate) fn read_service(bytes: &[u8]) -> Result<ServiceHttp, ConvertError> {
 /// Reads an encoded certificate.
 pub(crate) fn read_certificate(bytes: &[u8]) -> Result<Certificate, ConvertError> {
     whole::<proto::Certificate>(bytes)?.try_into()
-}
-
-/// Reads an encoded gateway.
-pub(crate) fn read_gateway(bytes: &[u8]) -> Result<Gateway, ConvertError> {
-    whole::<proto::Gateway>(bytes)?.try_into()
 }
 
 /// Reads an encoded policy.

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use super::digest::Grouping;
 use super::server::is_partial;
 use super::{ResourceType, UnknownType, WILDCARD};
+use crate::convert::http::gateway::{self, GatewayResource};
 use crate::convert::{self, Address, ConvertError, Problem};
 use crate::proto::Any;
 use crate::proto::ambit::snapshot::{Delta, Snapshot};
@@ -165,9 +166,12 @@ impl Client {
             if !self.watches.contains_key(&resource_type) {
                 continue;
             }
-            if let Ok((mut change, _)) = convert_body(resource_type, &kept.name, kept.body) {
-                self.hold(resource_type, &mut change, kept.name, kept.version);
-                changes.push(change);
+            match convert_body(resource_type, &kept.name, kept.body) {
+                Ok((mut change, _)) => {
+                    self.hold(resource_type, &mut change, kept.name, kept.version);
+                    changes.push(change);
+                }
+                Err(_) => changes.extend(unreadable(resource_type, &kept.name)),
             }
         }
         Ok(changes)
@@ -259,17 +263,28 @@ impl Client {
             watch.demanded.keys().filter(|name| !names.contains(*name)).cloned().collect();
         watch.demanded.retain(|name, _| names.contains(name));
         watch.demanded.extend(added.iter().map(|name| (name.clone(), Answer::Awaited)));
-        let held = dropped.iter().filter(|name| self.forget(resource_type, name));
+        let members = self.members(resource_type, &dropped);
+        let held = dropped.iter().chain(&members).filter(|name| self.forget(resource_type, name));
         let held: Vec<&String> = held.collect();
         let changes = held.into_iter().filter_map(|name| removal(resource_type, name)).collect();
         let is_same = added.is_empty() && dropped.is_empty();
         let request = (!is_same).then(|| DeltaDiscoveryRequest {
             type_url: resource_type.url().to_owned(),
             resource_names_subscribe: added,
-            resource_names_unsubscribe: dropped,
+            resource_names_unsubscribe: dropped.into_iter().chain(members).collect(),
             ..Default::default()
         });
         Ok(Wanted { request, changes })
+    }
+
+    /// What is held for the sake of these names.
+    fn members(&self, resource_type: ResourceType, owners: &[String]) -> Vec<String> {
+        let held = self.versions.get(&resource_type).filter(|_| !owners.is_empty());
+        let names = held.into_iter().flat_map(|it| it.keys());
+        let is_one = |name: &&Text| {
+            owner(resource_type, name).is_some_and(|it| owners.iter().any(|name| name == it))
+        };
+        names.filter(is_one).map(ToString::to_string).collect()
     }
 
     /// Whether everything that was asked for by name is answered, for a type that is watched.
@@ -352,7 +367,13 @@ impl Client {
             }
             Err(error) => {
                 received.refused.push(refuse(&name, Reason::Rejected(error)));
-                if resource_type.is_void_if_unreadable() && self.forget(resource_type, &name) {
+                if let Some(mut change) = unreadable(resource_type, &name) {
+                    // Held, so that it is told when it goes while nobody is connected.
+                    self.hold(resource_type, &mut change, name.clone(), version);
+                    received.delta.removed.push(name.clone());
+                    received.changes.push(change);
+                } else if resource_type.is_void_if_unreadable() && self.forget(resource_type, &name)
+                {
                     received.delta.removed.push(name.clone());
                     received.changes.extend(removal(resource_type, &name));
                 }
@@ -368,7 +389,9 @@ impl Client {
     fn is_wanted(&self, resource_type: ResourceType, name: &str) -> bool {
         !resource_type.is_only_by_name()
             || self.watches.get(&resource_type).is_none_or(|watch| {
-                watch.interest == Interest::Everything || watch.demanded.contains_key(name)
+                watch.interest == Interest::Everything
+                    || watch.demanded.contains_key(name)
+                    || owner(resource_type, name).is_some_and(|it| watch.demanded.contains_key(it))
             })
     }
 
@@ -472,8 +495,15 @@ fn convert_body(
             (it.key.to_string(), Change::Certificate(Arc::new(it)), Vec::new())
         }
         ResourceType::Gateway => {
-            let it = convert::http::read_gateway(&body)?;
-            (it.service.to_string(), Change::Gateway(Arc::new(it)), Vec::new())
+            let (name, change) = match gateway::read(&body)? {
+                GatewayResource::Gateway(it) => {
+                    (it.service.to_string(), Change::Gateway(Arc::new(it)))
+                }
+                GatewayResource::Route(it) => {
+                    (it.name.to_string(), Change::GatewayRoute(Arc::new(it)))
+                }
+            };
+            (name, change, Vec::new())
         }
         ResourceType::RequestPolicy => {
             let it = convert::http::read_policy(&body)?;
@@ -487,6 +517,19 @@ fn convert_body(
     Ok((change, unreadable))
 }
 
+/// The view's change when a resource came that cannot be read, if without it requests would go
+/// elsewhere.
+fn unreadable(resource_type: ResourceType, name: &str) -> Option<Change> {
+    let is_route = owner(resource_type, name).is_some();
+    is_route.then(|| name.parse().ok().map(Change::UnreadableGatewayRoute)).flatten()
+}
+
+/// The name for the sake of which a resource is sent: a gateway's, for a route of it.
+fn owner(resource_type: ResourceType, name: &str) -> Option<&str> {
+    let at = name.match_indices('/').nth(1).filter(|_| resource_type == ResourceType::Gateway);
+    at.map(|(at, _)| &name[..at])
+}
+
 /// The view's change when a name is withdrawn; none when no resource can have that name.
 fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
     match resource_type {
@@ -494,7 +537,10 @@ fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
         ResourceType::Authorization => name.parse().ok().map(Change::RemovePolicy),
         ResourceType::HttpService => name.parse().ok().map(Change::RemoveHttpService),
         ResourceType::Certificate => name.parse().ok().map(Change::RemoveCertificate),
-        ResourceType::Gateway => name.parse().ok().map(Change::RemoveGateway),
+        ResourceType::Gateway => {
+            let route = name.parse().ok().map(Change::RemoveGatewayRoute);
+            route.or_else(|| name.parse().ok().map(Change::RemoveGateway))
+        }
         ResourceType::RequestPolicy => name.parse().ok().map(Change::RemoveRequestPolicy),
     }
 }

@@ -20,7 +20,7 @@ use zeroize::Zeroize as _;
 use ambit_model::Text;
 use ambit_model::few::{self, Few};
 use ambit_model::http::certificate::{Certificate, CertificateName};
-use ambit_model::http::gateway::Gateway;
+use ambit_model::http::gateway::{Gateway, GatewayRoute, GatewayRouteName};
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::{PolicyName, ServiceName};
@@ -93,11 +93,19 @@ impl Resources {
         self.certificates.put(kind, &name, Names::default(), body, 0)
     }
 
-    /// Adds or replaces what a gateway serves. Returns whether anything changed.
+    /// Adds or replaces a gateway, without its routes. Returns whether anything changed.
     pub fn put_gateway(&mut self, gateway: &Gateway) -> bool {
         let (name, kind) = (gateway.service.to_string(), ResourceType::Gateway);
-        let body = http::Gateway::from(gateway).encode_to_vec();
+        let body = http::GatewayResource::from(gateway).encode_to_vec();
         self.gateways.put(kind, &name, Names::default(), body, 0)
+    }
+
+    /// Adds or replaces a route of a gateway. Returns whether anything changed.
+    pub fn put_gateway_route(&mut self, route: &GatewayRoute) -> bool {
+        let (name, kind) = (route.name.to_string(), ResourceType::Gateway);
+        let names = Names { parents: vec![route.name.gateway.to_string()], ..Names::default() };
+        let body = http::GatewayResource::from(route).encode_to_vec();
+        self.gateways.put(kind, &name, names, body, 0)
     }
 
     /// Adds or replaces a policy that reads requests. Returns whether anything changed.
@@ -134,6 +142,11 @@ impl Resources {
 
     /// Removes what a gateway serves. Returns whether it was there.
     pub fn remove_gateway(&mut self, name: &ServiceName) -> bool {
+        self.gateways.remove(&name.to_string())
+    }
+
+    /// Removes a route of a gateway. Returns whether it was there.
+    pub fn remove_gateway_route(&mut self, name: &GatewayRouteName) -> bool {
         self.gateways.remove(&name.to_string())
     }
 

@@ -4,18 +4,19 @@
 use std::collections::BTreeSet;
 
 use ambit_model::http::certificate::Certificate;
-use ambit_model::http::gateway::Gateway;
+use ambit_model::http::gateway::{Gateway, GatewayRoute, Place};
 use ambit_model::http::policy::RequestPolicy;
 use ambit_model::http::service::ServiceHttp;
 use ambit_model::names::{PolicyName, ServiceName};
-use ambit_model::view::View;
+use ambit_model::view::{Change, View};
 use ambit_wire::convert::ConvertError;
 use ambit_wire::proto::Any;
 use ambit_wire::proto::ambit::http as proto;
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, Resource};
 use ambit_wire::xds::ResourceType::{
-    Address, Authorization, Certificate as Secrets, HttpService, RequestPolicy as Policy,
+    Address, Authorization, Certificate as Secrets, Gateway as Gateways, HttpService,
+    RequestPolicy as Policy,
 };
 use ambit_wire::xds::client::{Client, Interest};
 use ambit_wire::xds::resources::Resources;
@@ -47,6 +48,13 @@ proptest! {
         let bytes = proto::Gateway::from(&gateway).encode_to_vec();
         let back = Gateway::try_from(proto::Gateway::decode(&*bytes).unwrap());
         prop_assert_eq!(back, Ok(gateway));
+    }
+
+    #[test]
+    fn routes_of_gateways_survive(route in strategies::gateway::route()) {
+        let bytes = proto::GatewayRoute::from(&route).encode_to_vec();
+        let back = GatewayRoute::try_from(proto::GatewayRoute::decode(&*bytes).unwrap());
+        prop_assert_eq!(back, Ok(route));
     }
 
     #[test]
@@ -417,4 +425,124 @@ fn keys_are_neither_displayed_nor_kept() {
         let error = Certificate::try_from(message).unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
+}
+
+fn of_gateway(change: &Change) -> String {
+    match change {
+        Change::Gateway(it) => format!("+{}", it.service),
+        Change::GatewayRoute(it) => format!("+{}", it.name.route),
+        Change::RemoveGateway(name) => format!("-{name}"),
+        Change::RemoveGatewayRoute(name) => format!("-{}", name.route),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_gateway_is_sent_each_of_its_routes_alone() {
+    let own: ServiceName = "edge/ingress".parse().unwrap();
+    let route = |gateway: &str, name: &str, listener: &str| GatewayRoute {
+        name: format!("{gateway}/HTTPRoute/app/{name}").parse().unwrap(),
+        places: vec![Place { listener: listener.into(), hosts: vec![None] }],
+        rules: Vec::new(),
+        connections: Vec::new(),
+    };
+    let mut resources = Resources::default();
+    resources.put_gateway_route(&route("edge/ingress", "a", "web"));
+    resources.put_gateway(&Gateway::new(own.clone(), []));
+    resources.put_gateway_route(&route("edge/ingress", "b", "web"));
+    resources.put_gateway_route(&route("edge/other", "c", "web"));
+    let mut client = Client::new(Node::default(), [(Gateways, Interest::OnDemand)]);
+    client.want(Gateways, &set(&["edge/ingress"])).unwrap();
+    let mut view = View::default();
+    let open = |client: &mut Client, resources: &Resources| {
+        let mut stream = Stream::new();
+        for request in client.connected(false) {
+            stream.receive(request, resources).unwrap();
+        }
+        stream
+    };
+    let mut stream = open(&mut client, &resources);
+    let mut check = |client: &mut Client, stream: &mut Stream, resources: &Resources, expected| {
+        let response = stream.next_response(resources).unwrap();
+        let mut told: Vec<String> = Vec::new();
+        if let Some(response) = response {
+            let received = client.receive(response);
+            assert_eq!(received.refused, []);
+            for change in received.changes {
+                told.push(of_gateway(&change));
+                view.apply(change);
+            }
+            stream.receive(received.reply, resources).unwrap();
+        }
+        told.sort();
+        assert_eq!(told.join(" "), expected);
+        view.gateway_routes(&own).count()
+    };
+    let all = "+HTTPRoute/app/a +HTTPRoute/app/b +edge/ingress";
+    assert_eq!(check(&mut client, &mut stream, &resources, all), 2);
+    resources.put_gateway_route(&route("edge/ingress", "b", "tls"));
+    resources.put_gateway_route(&route("edge/other", "c", "tls"));
+    check(&mut client, &mut stream, &resources, "+HTTPRoute/app/b");
+    resources.put_gateway_route(&route("edge/ingress", "d", "web"));
+    check(&mut client, &mut stream, &resources, "+HTTPRoute/app/d");
+    resources.remove_gateway_route(&"edge/ingress/HTTPRoute/app/a".parse().unwrap());
+    assert_eq!(check(&mut client, &mut stream, &resources, "-HTTPRoute/app/a"), 2);
+    check(&mut client, &mut stream, &resources, "");
+    // What changed while it was away, and nothing else.
+    resources.remove_gateway_route(&"edge/ingress/HTTPRoute/app/b".parse().unwrap());
+    resources.put_gateway_route(&route("edge/ingress", "d", "tls"));
+    resources.put_gateway_route(&route("edge/ingress", "e", "web"));
+    let mut stream = open(&mut client, &resources);
+    let news = "+HTTPRoute/app/d +HTTPRoute/app/e -HTTPRoute/app/b";
+    assert_eq!(check(&mut client, &mut stream, &resources, news), 2);
+    resources.put_gateway_route(&route("edge/ingress", "f", "web"));
+    check(&mut client, &mut stream, &resources, "+HTTPRoute/app/f");
+    // Without its gateway no route is wanted.
+    let wanted = client.want(Gateways, &BTreeSet::new()).unwrap();
+    let gone = wanted.changes.len();
+    assert_eq!(gone, 4, "{:?}", wanted.changes);
+    stream.receive(wanted.request.unwrap(), &resources).unwrap();
+    for name in ["d", "f"] {
+        resources.put_gateway_route(&route("edge/ingress", name, "other"));
+    }
+    assert_eq!(stream.next_response(&resources), Ok(None));
+}
+
+#[test]
+fn a_gateway_with_a_route_that_cannot_be_read_serves_nothing() {
+    const ROUTE: &str = "edge/ingress/HTTPRoute/app/a";
+    let own: ServiceName = "edge/ingress".parse().unwrap();
+    let mut client = Client::new(Node::default(), [(Gateways, Interest::OnDemand)]);
+    client.want(Gateways, &set(&["edge/ingress"])).unwrap();
+    let mut view = View::default();
+    let mut take = |name: &str, body: Vec<u8>, removed: &[&str]| {
+        let any = Any { type_url: Gateways.url().to_owned(), value: body.into() };
+        let resource =
+            Resource { name: name.to_owned(), resource: Some(any), ..Resource::default() };
+        let response = DeltaDiscoveryResponse {
+            type_url: Gateways.url().to_owned(),
+            resources: Vec::from_iter((!name.is_empty()).then(|| resource.encode_to_vec().into())),
+            removed_resources: removed.iter().map(|it| (*it).to_owned()).collect(),
+            ..DeltaDiscoveryResponse::default()
+        };
+        let received = client.receive(response);
+        received.changes.into_iter().for_each(|change| view.apply(change));
+        (received.refused.len(), view.gateway(&own).is_some())
+    };
+    let gateway = proto::GatewayResource::from(&Gateway::new(own.clone(), [])).encode_to_vec();
+    assert_eq!(take("edge/ingress", gateway, &[]), (0, true));
+    let route = GatewayRoute {
+        name: ROUTE.parse().unwrap(),
+        places: Vec::new(),
+        rules: Vec::new(),
+        connections: Vec::new(),
+    };
+    let good = proto::GatewayResource::from(&route).encode_to_vec();
+    // A field that only a newer control plane knows.
+    let newer = [good.clone(), vec![0xf8, 0x07, 1]].concat();
+    assert_eq!(take(ROUTE, good.clone(), &[]), (0, true));
+    assert_eq!(take(ROUTE, newer.clone(), &[]), (1, false));
+    assert_eq!(take(ROUTE, good, &[]), (0, true));
+    assert_eq!(take(ROUTE, newer, &[]), (1, false));
+    assert_eq!(take("", Vec::new(), &[ROUTE]), (0, true));
 }

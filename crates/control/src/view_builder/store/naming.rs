@@ -56,8 +56,20 @@ impl Store {
         set: Option<Arc<ListenerSet>>,
         dirty: &mut Dirty,
     ) {
-        let gateways = self.gateways.put_set(name, set).into_iter();
-        dirty.parents.extend(gateways.map(|it| (ParentKind::Gateway, it)));
+        let gateways = self.gateways.put_set(name, set);
+        self.mark_attaching(gateways, dirty);
+    }
+
+    /// Marks Gateways to which other routes may be attached.
+    pub(super) fn mark_attaching(
+        &self,
+        gateways: impl IntoIterator<Item = ObjectName>,
+        dirty: &mut Dirty,
+    ) {
+        for gateway in gateways {
+            dirty.parents.insert((ParentKind::Gateway, gateway.clone()));
+            dirty.gateways.insert(gateway);
+        }
     }
 
     /// The ListenerSets that a Gateway takes, in their order.

@@ -4,6 +4,7 @@ mod entrances;
 
 use ambit_model::http::gateway::HostMatch;
 
+use super::super::edge::Edges;
 use super::*;
 
 fn gateway(class: &str, listeners: &Value) -> Event {
@@ -51,7 +52,11 @@ pub(super) fn own_service(builder: &Builder) -> ServiceName {
 
 /// What the gateway is sent: each listener with the routes at each of its hosts.
 pub(super) fn sent(builder: &Builder) -> Vec<String> {
-    let Some(gateway) = builder.view().gateway(&own_service(builder)) else {
+    sent_as(builder, &own_service(builder))
+}
+
+fn sent_as(builder: &Builder, service: &ServiceName) -> Vec<String> {
+    let Some(gateway) = builder.view().gateway(service) else {
         return vec!["nothing".to_owned()];
     };
     let host = |host: &Option<HostMatch>| match host {
@@ -61,12 +66,12 @@ pub(super) fn sent(builder: &Builder) -> Vec<String> {
     };
     let line = |it: &Arc<ambit_model::http::gateway::Listener>| {
         let mut routes: Vec<String> = Vec::new();
-        for of_host in it.routes() {
-            let names = of_host.rules.iter().map(|rule| rule.origin.name.to_string());
-            let names: Vec<String> = names.collect();
-            routes.push(format!("{}:{}", host(&of_host.host), names.join("+")));
+        for (of, table) in it.tables() {
+            let names = table.iter().map(|it| it.rule.origin.name.to_string());
+            routes.push(format!("{}:{}", host(&of), names.collect::<Vec<_>>().join("+")));
         }
-        routes.extend(it.bytes_rules().iter().map(|rule| format!("bytes:{}", rule.origin.name)));
+        let bytes = it.bytes().into_iter().flat_map(|it| it.iter());
+        routes.extend(bytes.map(|(_, rule)| format!("bytes:{}", rule.origin.name)));
         format!("{}@{}/{} [{}]", it.name, it.port, host(&it.host), routes.join(" "))
     };
     gateway.listeners().map(line).collect()
@@ -77,7 +82,7 @@ pub(super) fn told(builder: &Builder, kind: Kind, namespace: &str, name: &str) -
     let name = (kind, ObjectName::new(namespace, name));
     let (store, routing) = (builder.store(), builder.routing(&name).expect("it is read"));
     let route = store.routes().get(&name).expect("it is there");
-    let conditions = http_services::conditions(store, route, routing);
+    let conditions = http_services::conditions(&Edges::new(store), route, routing);
     let of_parent = |(_, all): &(_, Vec<policy::StatusCondition>)| {
         let all = all.iter().map(|it| format!("{}={}", it.kind, it.reason));
         all.collect::<Vec<_>>().join(" ")
@@ -96,6 +101,8 @@ fn changed(changes: &[Change]) -> Vec<String> {
     let name = |change: &Change| match change {
         Change::Gateway(it) => Some(format!("+{}", it.service)),
         Change::RemoveGateway(name) => Some(format!("-{name}")),
+        Change::GatewayRoute(it) => Some(format!("+{}", it.name.route)),
+        Change::RemoveGatewayRoute(name) => Some(format!("-{}", name.route)),
         _ => None,
     };
     changes.iter().filter_map(name).collect()
@@ -164,7 +171,7 @@ fn a_change_costs_the_gateways_that_it_concerns() {
         service("shop", "app", &json!({"ports": [{"port": 80}]})),
     ]);
     let own = own_service(&builder);
-    let news = [format!("+{own}")];
+    let news = ["+HTTPRoute/shop/r"];
     let changes = builder.apply([route(Kind::HttpRoute, "shop", "r", "", &json!([]))]);
     assert_eq!(changed(&changes), [""; 0], "its namespace has no such label");
     assert_eq!(sent(&builder), ["web@80/any []"]);
@@ -174,7 +181,8 @@ fn a_change_costs_the_gateways_that_it_concerns() {
     assert_eq!(changed(&changes), [""; 0]);
     // A backend that goes changes what a rule answers.
     assert_eq!(changed(&builder.apply([delete(Kind::Service, "shop", "app")])), news);
-    assert_eq!(changed(&builder.apply([delete(Kind::HttpRoute, "shop", "r")])), news);
+    let changes = builder.apply([delete(Kind::HttpRoute, "shop", "r")]);
+    assert_eq!(changed(&changes), ["-HTTPRoute/shop/r"]);
     assert_eq!(changed(&builder.apply([gateway("ambit", &web("Same"))])), [""; 0]);
     let gone = [format!("-{own}")];
     assert_eq!(changed(&builder.apply([gateway("other", &web("Same"))])), gone);
@@ -188,6 +196,78 @@ fn a_change_costs_the_gateways_that_it_concerns() {
 }
 
 #[test]
+fn a_route_that_changes_is_sent_alone() {
+    let listener = |name: &str, port: u16| json!({"name": name, "port": port, "protocol": "HTTP"});
+    let a = |section: &str, hosts: Value| route(Kind::HttpRoute, "infra", "a", section, &hosts);
+    let mut builder = builder();
+    builder.apply([
+        gateway("ambit", &json!([listener("one", 80), listener("two", 81)])),
+        service("infra", "app", &json!({"ports": [{"port": 80}]})),
+        a("one", json!(["a.org"])),
+        route(Kind::HttpRoute, "infra", "b", "", &json!([])),
+    ]);
+    assert_eq!(sent(&builder), ["one@80/any [a.org:a any:b]", "two@81/any [any:b]"]);
+    let mut check = |event: Event, expected: &[&str]| {
+        assert_eq!(changed(&builder.apply([event])), expected);
+        sent(&builder).join(" ")
+    };
+    check(a("one", json!(["a.org"])), &[]);
+    check(a("one", json!(["c.org"])), &["+HTTPRoute/infra/a"]);
+    let at = check(a("two", json!(["c.org"])), &["+HTTPRoute/infra/a"]);
+    assert_eq!(at, "one@80/any [any:b] two@81/any [c.org:a any:b]");
+    check(a("three", json!(["c.org"])), &["-HTTPRoute/infra/a"]);
+    check(a("two", json!(["c.org"])), &["+HTTPRoute/infra/a"]);
+    // A listener that goes takes along what is attached to it alone.
+    let fewer = gateway("ambit", &json!([listener("one", 80)]));
+    let own = "+infra/edge-ambit.infra.svc.cluster.local";
+    let at = check(fewer, &[own, "-HTTPRoute/infra/a", "+HTTPRoute/infra/b"]);
+    assert_eq!(at, "one@80/any [any:b]");
+    // Its author attaches it to another parent.
+    let spec =
+        json!({"parentRefs": [{"kind": "Service", "group": "", "name": "app"}], "rules": []});
+    let moved = json!({"metadata": meta("infra", "b", &json!({})), "spec": spec});
+    let at = check(put(Kind::HttpRoute, &moved), &["-HTTPRoute/infra/b"]);
+    assert_eq!(at, "one@80/any []");
+}
+
+#[test]
+fn of_gateways_that_ask_for_one_service_the_first_is_behind_it() {
+    let gateway = |name: &str, port: u16| {
+        let listeners = json!([{"name": "web", "port": port, "protocol": "HTTP"}]);
+        let named = json!({"gateway.istio.io/name-override": "edge"});
+        let mut metadata = meta("infra", name, &json!({}));
+        metadata["annotations"] = named;
+        let spec = json!({"gatewayClassName": "ambit", "listeners": listeners});
+        put(Kind::Gateway, &json!({"metadata": metadata, "spec": spec}))
+    };
+    let route = |name: &str, gateway: &str| {
+        let spec = json!({"parentRefs": [{"name": gateway}],
+            "rules": [{"backendRefs": [{"name": "app", "port": 80}]}]});
+        put(Kind::HttpRoute, &json!({"metadata": meta("infra", name, &json!({})), "spec": spec}))
+    };
+    let mut builder = builder();
+    builder.apply([
+        service("infra", "app", &json!({"ports": [{"port": 80}]})),
+        gateway("b", 81),
+        route("of-b", "b"),
+    ]);
+    let own = {
+        let gateways = builder.store().gateways();
+        gateways.service_of(builder.mesh(), &ObjectName::new("infra", "b"))
+    };
+    let sent = |builder: &Builder| sent_as(builder, &own);
+    assert_eq!(sent(&builder), ["web@81/any [any:of-b]"]);
+    builder.apply([gateway("a", 80), route("of-a", "a")]);
+    assert_eq!(sent(&builder), ["web@80/any [any:of-a]"]);
+    builder.apply([route("more", "b"), gateway("b", 82)]);
+    assert_eq!(sent(&builder), ["web@80/any [any:of-a]"]);
+    builder.apply([delete(Kind::Gateway, "infra", "a")]);
+    assert_eq!(sent(&builder), ["web@82/any [any:more+of-b]"]);
+    builder.apply([delete(Kind::Gateway, "infra", "b")]);
+    assert_eq!(sent(&builder), ["nothing"]);
+}
+
+#[test]
 fn routes_of_http_and_grpc_hold_beside_each_other() {
     let mut builder = builder();
     builder.apply([
@@ -195,7 +275,7 @@ fn routes_of_http_and_grpc_hold_beside_each_other() {
         route(Kind::HttpRoute, "shop", "pages", "web", &json!(["a.com"])),
         route(Kind::GrpcRoute, "shop", "calls", "web", &json!(["a.com"])),
     ]);
-    assert_eq!(sent(&builder), ["web@80/any [a.com:pages a.com:calls]"]);
+    assert_eq!(sent(&builder), ["web@80/any [a.com:calls+pages]"]);
     let pages = told(&builder, Kind::HttpRoute, "shop", "pages");
     assert_eq!(pages, ["Accepted=Accepted ResolvedRefs=BackendNotFound"]);
 }

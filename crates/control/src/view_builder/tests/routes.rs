@@ -3,6 +3,7 @@
 use ambit_model::http::rule::{Action, Destination};
 use ambit_model::http::service::Protocol;
 
+use super::super::edge::Edges;
 use super::*;
 
 fn route(kind: Kind, namespace: &str, name: &str, parents: &Value, backends: &Value) -> Event {
@@ -169,7 +170,7 @@ fn conditions_are_of_each_parent() {
     builder.apply([web(), route(Kind::HttpRoute, "shop", "r", &parents, &json!([]))]);
     let (name, route) = builder.store().routes().iter().next().unwrap();
     let routing = builder.routing(name).unwrap();
-    let told = http_services::conditions(builder.store(), route, routing);
+    let told = http_services::conditions(&Edges::new(builder.store()), route, routing);
     let told: Vec<_> = told
         .iter()
         .map(|(parent, all)| {
@@ -213,7 +214,7 @@ fn of_an_http_route_beside_a_grpc_route_it_is_said_where_it_does_not_hold() {
         let name = (Kind::HttpRoute, ObjectName::new("shop", "h"));
         let route = builder.store().routes().get(&name).unwrap();
         let routing = builder.routing(&name).unwrap();
-        let told = http_services::conditions(builder.store(), route, routing);
+        let told = http_services::conditions(&Edges::new(builder.store()), route, routing);
         let accepted = &told[0].1[0];
         assert_eq!(format!("{} {}", accepted.status, accepted.reason), verdict, "{http} {grpc}");
         assert_eq!(accepted.message, message, "{http} {grpc}");

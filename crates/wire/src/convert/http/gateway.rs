@@ -2,23 +2,52 @@
 
 use std::sync::Arc;
 
-use ambit_model::http::bytes::BytesRule;
 use ambit_model::http::gateway::{
-    Challenge, ClientValidation, Gateway, HostMatch, HostRules, Listener, ListenerSpeaks, Proof,
-    Termination,
+    Challenge, ClientValidation, Gateway, GatewayRoute, GatewayRouteName, HostMatch, Listener,
+    ListenerSpeaks, Place, Proof, Termination,
 };
-use ambit_model::http::rule::Rule;
 use ambit_model::names::ServiceName;
 
 use super::super::{ConvertError, Problem, each, port, text};
-use super::{EMPTY, connections, inner, optional, required, rule, strings, texts};
+use super::{EMPTY, connections, inner, optional, required, rule, strings, texts, whole};
 use crate::proto::ambit::http as proto;
 
-/// What is attached to one listener.
-#[derive(Default)]
-struct Attached {
-    routes: Vec<HostRules>,
-    bytes: Vec<Arc<BytesRule>>,
+/// What a gateway is sent.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum GatewayResource {
+    /// Itself.
+    Gateway(Gateway),
+    /// A route that is attached to it.
+    Route(GatewayRoute),
+}
+
+/// Reads an encoded gateway, or a route of one.
+pub(crate) fn read(bytes: &[u8]) -> Result<GatewayResource, ConvertError> {
+    whole::<proto::GatewayResource>(bytes)?.try_into()
+}
+
+impl TryFrom<proto::GatewayResource> for GatewayResource {
+    type Error = ConvertError;
+
+    fn try_from(message: proto::GatewayResource) -> Result<Self, ConvertError> {
+        use proto::gateway_resource::Resource;
+        match required("resource", message.resource)? {
+            Resource::Gateway(it) => it.try_into().map(Self::Gateway),
+            Resource::Route(it) => it.try_into().map(Self::Route),
+        }
+    }
+}
+
+impl From<&Gateway> for proto::GatewayResource {
+    fn from(it: &Gateway) -> Self {
+        Self { resource: Some(proto::gateway_resource::Resource::Gateway(it.into())) }
+    }
+}
+
+impl From<&GatewayRoute> for proto::GatewayResource {
+    fn from(it: &GatewayRoute) -> Self {
+        Self { resource: Some(proto::gateway_resource::Resource::Route(it.into())) }
+    }
 }
 
 impl TryFrom<proto::Gateway> for Gateway {
@@ -28,29 +57,7 @@ impl TryFrom<proto::Gateway> for Gateway {
         if message.hostname.is_empty() {
             return Err(ConvertError::new("hostname", Problem::Missing));
         }
-        let mut attached: Vec<Attached> = Vec::new();
-        attached.resize_with(message.listeners.len(), Attached::default);
-        for it in message.routes {
-            let rules: Vec<Arc<Rule>> =
-                each("routes", it.rules, |it| rule::rule(it).map(Arc::new))?;
-            for (at, hosts) in each("routes", it.to, |it| place(it, message.listeners.len()))? {
-                for host in hosts {
-                    attached[at].routes.push(HostRules { host, rules: rules.clone() });
-                }
-            }
-        }
-        for it in message.bytes_routes {
-            let rules: Vec<Arc<BytesRule>> =
-                each("bytes_routes", it.rules, |it| connections::bytes_rule(it).map(Arc::new))?;
-            let count = message.listeners.len();
-            for (at, _) in each("bytes_routes", it.to, |it| place(it, count))? {
-                attached[at].bytes.extend(rules.iter().cloned());
-            }
-        }
         let listeners = each("listeners", message.listeners, listener)?;
-        let listeners = listeners.into_iter().zip(attached);
-        let listeners = listeners
-            .map(|(it, attached)| it.with_routes(attached.routes).with_bytes(attached.bytes));
         let service = ServiceName::new(message.namespace, message.hostname);
         let challenges = message.challenges.iter().map(challenge).collect();
         let gateway = Self::new(service, listeners).with_proof(proof(message.proof));
@@ -60,31 +67,58 @@ impl TryFrom<proto::Gateway> for Gateway {
 
 impl From<&Gateway> for proto::Gateway {
     fn from(it: &Gateway) -> Self {
-        let (mut routes, mut bytes_routes) = (Vec::new(), Vec::new());
-        for (at, listener) in it.listeners().enumerate() {
-            let at = u32::try_from(at).expect("a gateway has few listeners");
-            for HostRules { host, rules } in listener.routes() {
-                let hosts = host.iter().map(host_message).collect();
-                let to = vec![proto::Attachment { listener: at, hosts }];
-                let rules = rules.iter().map(|it| rule::rule_message(it)).collect();
-                routes.push(proto::AttachedRules { to, rules });
-            }
-            if !listener.bytes_rules().is_empty() {
-                let to = vec![proto::Attachment { listener: at, hosts: Vec::new() }];
-                let rules = listener.bytes_rules().iter();
-                let rules = rules.map(|it| connections::bytes_rule_message(it)).collect();
-                bytes_routes.push(proto::AttachedBytesRules { to, rules });
-            }
-        }
         Self {
             namespace: it.service.namespace.to_string(),
             hostname: it.service.hostname.to_string(),
             listeners: it.listeners().map(|it| listener_message(it)).collect(),
-            routes,
-            bytes_routes,
             proof: proof_message(&it.proof),
             challenges: it.challenges.iter().map(challenge_message).collect(),
         }
+    }
+}
+
+impl TryFrom<proto::GatewayRoute> for GatewayRoute {
+    type Error = ConvertError;
+
+    fn try_from(message: proto::GatewayRoute) -> Result<Self, ConvertError> {
+        if message.route.is_empty() {
+            return Err(ConvertError::new("route", Problem::Missing));
+        }
+        let gateway: Result<ServiceName, _> = message.gateway.parse();
+        let gateway = gateway.map_err(|_| ConvertError::new("gateway", Problem::Missing))?;
+        let name = GatewayRouteName { gateway, route: text(&message.route) };
+        let rules = each("rules", message.rules, |it| rule::rule(it).map(Arc::new))?;
+        let read = |it| connections::bytes_rule(it).map(Arc::new);
+        let connections = each("bytes_rules", message.bytes_rules, read)?;
+        Ok(Self { name, places: each("to", message.to, place)?, rules, connections })
+    }
+}
+
+impl From<&GatewayRoute> for proto::GatewayRoute {
+    fn from(it: &GatewayRoute) -> Self {
+        let rules = it.connections.iter();
+        Self {
+            gateway: it.name.gateway.to_string(),
+            route: it.name.route.to_string(),
+            to: it.places.iter().map(place_message).collect(),
+            rules: it.rules.iter().map(|it| rule::rule_message(it)).collect(),
+            bytes_rules: rules.map(|it| connections::bytes_rule_message(it)).collect(),
+        }
+    }
+}
+
+/// A listener, and the hosts for which a route is attached there.
+fn place(message: proto::Attachment) -> Result<Place, ConvertError> {
+    let every = message.every_host.then_some(None);
+    let hosts = each("hosts", message.hosts, |it| host(it).map(Some))?;
+    Ok(Place { listener: text(&message.listener), hosts: every.into_iter().chain(hosts).collect() })
+}
+
+fn place_message(it: &Place) -> proto::Attachment {
+    proto::Attachment {
+        listener: it.listener.to_string(),
+        hosts: it.hosts.iter().flatten().map(host_message).collect(),
+        every_host: it.hosts.contains(&None),
     }
 }
 
@@ -115,17 +149,6 @@ fn challenge_message(it: &Challenge) -> proto::Challenge {
     let Challenge { host, token, answer } = it;
     let [host, token, answer] = [host, token, answer].map(|it| it.to_string());
     proto::Challenge { host, token, answer }
-}
-
-/// A listener's place, and the hosts for which rules are attached there.
-fn place(
-    message: proto::Attachment,
-    count: usize,
-) -> Result<(usize, Vec<Option<HostMatch>>), ConvertError> {
-    let at = usize::try_from(message.listener).ok().filter(|at| *at < count);
-    let at = at.ok_or_else(|| ConvertError::new("listener", Problem::Missing))?;
-    let hosts = each("hosts", message.hosts, |it| host(it).map(Some))?;
-    Ok((at, if hosts.is_empty() { vec![None] } else { hosts }))
 }
 
 fn listener(message: proto::Listener) -> Result<Listener, ConvertError> {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ambit_model::http::certificate::{Certificate, CertificateName};
 use ambit_model::http::gateway::{
-    Challenge, ClientValidation, Gateway, HostRules, Listener, ListenerSpeaks, Proof, Termination,
+    Challenge, ClientValidation, Gateway, GatewayRoute, GatewayRouteName, Listener, ListenerSpeaks,
+    Place, Proof, Termination,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -34,14 +35,22 @@ fn listener() -> impl Strategy<Value = Listener> {
         Just(Tcp),
         Just(Udp),
     ];
-    let routes = (option::of(server_name()), vec(rule().prop_map(Arc::new), 0..2))
-        .prop_map(|(host, rules)| HostRules { host, rules });
-    let bytes = vec(bytes_rule().prop_map(Arc::new), 0..2);
-    (word(), any::<u16>(), option::of(server_name()), speaks, vec(routes, 0..3), bytes).prop_map(
-        |(name, port, host, speaks, routes, bytes)| {
-            Listener::new(name, port, host, speaks).with_routes(routes).with_bytes(bytes)
-        },
-    )
+    (word(), any::<u16>(), option::of(server_name()), speaks)
+        .prop_map(|(name, port, host, speaks)| Listener::new(name, port, host, speaks))
+}
+
+pub(crate) fn route() -> impl Strategy<Value = GatewayRoute> {
+    let name = (service_name(), "[a-z]{1,9}/[a-z]{1,9}/[a-z]{1,9}")
+        .prop_map(|(gateway, route)| GatewayRouteName { gateway, route: route.into() });
+    let hosts = (any::<bool>(), vec(server_name(), 0..3)).prop_map(|(every, hosts)| {
+        every.then_some(None).into_iter().chain(hosts.into_iter().map(Some)).collect()
+    });
+    let place = (word(), hosts).prop_map(|(listener, hosts)| Place { listener, hosts });
+    let rules = vec(rule().prop_map(Arc::new), 0..2);
+    let connections = vec(bytes_rule().prop_map(Arc::new), 0..2);
+    (name, vec(place, 0..3), rules, connections).prop_map(|(name, places, rules, connections)| {
+        GatewayRoute { name, places, rules, connections }
+    })
 }
 
 pub(crate) fn gateway() -> impl Strategy<Value = Gateway> {
