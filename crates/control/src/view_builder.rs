@@ -483,18 +483,17 @@ impl Builder {
         (!is_same).then(|| Change::GatewayRoute(Arc::new(route)))
     }
 
-    /// What changes of all routes of a gateway that was behind `old` and is behind `new`.
+    /// What changes of all routes of these services when this gateway is behind `new`.
     fn all_gateway_route_changes(
         &self,
         edge: Option<&Edge<'_>>,
-        old: Option<&ServiceName>,
+        services: &BTreeSet<&ServiceName>,
         new: Option<&ServiceName>,
     ) -> Vec<Change> {
         let attached = edge.zip(new);
         let attached = attached.map(|(edge, own)| edge.attached(&self.store, &self.routings, own));
         let attached = attached.unwrap_or_default();
-        let services: BTreeSet<&ServiceName> = old.into_iter().chain(new).collect();
-        let known = services.into_iter().flat_map(|it| self.view.gateway_routes(it));
+        let known = services.iter().flat_map(|it| self.view.gateway_routes(it));
         let is_gone = |name: &GatewayRouteName| {
             new != Some(&name.gateway) || !attached.contains_key(&name.route)
         };
@@ -525,16 +524,12 @@ impl Builder {
             let heir = heir.filter(|it| **it != name).cloned();
             // What is sent as the service's is then the heir's to change.
             let old = self.edges.get(&name).filter(|_| heir.is_none()).cloned();
-            let taken = new.clone().filter(|it| self.view.gateway(it).is_some());
-            let old = old.or(taken);
-            changes.extend(certificates::changes(
-                &self.store,
-                &self.view,
-                old.as_ref(),
-                built.as_ref(),
-            ));
-            let of_routes =
-                self.all_gateway_route_changes(edge.as_ref(), old.as_ref(), new.as_ref());
+            // Another may have been behind the new one until now.
+            let both: BTreeSet<&ServiceName> = old.iter().chain(&new).collect();
+            let of_certificates =
+                certificates::changes(&self.store, &self.view, &both, built.as_ref());
+            changes.extend(of_certificates);
+            let of_routes = self.all_gateway_route_changes(edge.as_ref(), &both, new.as_ref());
             names.extend(heir);
             self.edges.retain(|it, service| *it != name && Some(&*service) != new.as_ref());
             changes.extend(old.filter(|it| Some(it) != new.as_ref()).map(Change::RemoveGateway));

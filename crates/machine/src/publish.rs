@@ -181,8 +181,8 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
             match listener.accept().await {
                 Ok(caller) => drop(tokio::spawn(take(Arc::clone(&machine), caller))),
                 Err(error) => {
-                    tracing::error!(%error, "no more ports are published");
-                    return;
+                    tracing::error!(%error, "cannot take a port to publish; waiting");
+                    sleep(ACCEPT_PAUSE).await;
                 }
             }
         }

@@ -367,10 +367,15 @@ impl View {
         self.certificates.get(&name)
     }
 
-    /// What the gateway serves that is behind this service: nothing while one of its routes cannot
-    /// be read, for whom that is would be answered by others.
+    /// What the gateway serves that is behind this service. While one of its routes cannot be read
+    /// it is nothing: other routes might take the requests.
     pub fn gateway(&self, name: &ServiceName) -> Option<&Arc<Gateway>> {
         self.gateways.get(name).filter(|_| !self.unreadable_routes.contains_key(name))
+    }
+
+    /// The routes of the gateway behind this service that cannot be read.
+    pub fn unreadable_routes(&self, name: &ServiceName) -> impl Iterator<Item = &Text> {
+        self.unreadable_routes.get(name).into_iter().flatten()
     }
 
     /// The routes of the gateway that is behind this service, in the order of their names.

@@ -79,6 +79,9 @@ fn settle(thread: &Rc<Thread>, sockets: &mut Sockets) -> bool {
     let here = thread.engine.position();
     let view = here.view();
     let gateway = here.gateway(&view);
+    for route in view.unreadable_routes(&thread.shared.config.own_service()) {
+        tracing::error!(%route, "nothing is served: a route cannot be read; upgrade the gateway");
+    }
     let connections = gateway.iter().flat_map(|it| it.ports()).collect();
     let connections = keep(&mut sockets.connections, &connections, |port, address, guard| {
         let socket = tcp_listener(address, &OF_THREADS)?;

@@ -67,6 +67,11 @@ impl Shared {
         if self.mesh.certificates.cached(&self.own.identity).is_none() {
             missing.push_str("not ready: there is no certificate yet\n");
         }
+        let view = self.mesh.view.load();
+        for route in view.unreadable_routes(&self.config.own_service()) {
+            let route = route.escape_debug();
+            missing.push_str(&format!("not ready: the route {route} cannot be read\n"));
+        }
         let away = self.mesh.control_plane_away.load();
         // Words of a peer are among it.
         let away = away.iter().map(|why| format!("control plane: {}\n", why.escape_debug()));

@@ -13,6 +13,7 @@
 //! | service of layer 7 | `namespace/hostname` | none |
 //! | certificate of a gateway | the gateway's, then `/namespace/name` of the Secret | none |
 //! | gateway at the edge | `namespace/hostname` | none |
+//! | route of a gateway | the gateway's, then `/kind/namespace/name` | none |
 //! | policy that reads requests | `namespace/name` | none |
 
 use std::fmt;

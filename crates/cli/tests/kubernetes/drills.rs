@@ -48,7 +48,7 @@ fn await_bound(cluster: &Cluster, namespace: &Namespace<'_>, status: &str) {
 }
 
 /// Sets how many pods the waypoint has, and waits until these and no others are there.
-fn scale(cluster: &Cluster, namespace: &Namespace<'_>, pods: usize) {
+pub(crate) fn scale(cluster: &Cluster, namespace: &Namespace<'_>, pods: usize) {
     let count = format!("--replicas={pods}");
     cluster.ask(&["-n", namespace.name, "scale", "deployment/waypoint", &count]);
     await_pods(cluster, namespace, pods);

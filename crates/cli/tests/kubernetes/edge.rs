@@ -8,6 +8,7 @@ use rcgen::{CertificateParams, DnType, KeyPair};
 
 use crate::cluster::{Cluster, Namespace, must, until};
 use crate::drill::{CONNECTIONS, LOADS, Outcome, SHORT_S, loads};
+use crate::drills::scale;
 use crate::load::Running;
 
 /// How long the load runs around a rollout of two pods, whose drains overlap.
@@ -208,18 +209,19 @@ fn a_gateway_does_what_the_waypoint_of_a_service_does_where_that_asks_for_it() {
     };
     answered("/closed", 200);
     cluster.must_apply(&waypoint(name));
-    cluster.ask(&["-n", name, "wait", "--for=condition=Programmed", "gateway/waypoint"]);
+    let programmed = ["wait", "--for=condition=Programmed", "gateway/waypoint", "--timeout=60s"];
+    cluster.ask(&[&["-n", name][..], &programmed].concat());
     label("istio.io/use-waypoint=waypoint");
     answered("/closed", 403);
     answered("/", 200);
-    cluster.scale(name, "waypoint", 0);
+    scale(&cluster, &namespace, 0);
     answered("/", 503);
     label("istio.io/ingress-use-waypoint=false");
     answered("/", 200);
     answered("/closed", 403);
     label("istio.io/ingress-use-waypoint-");
     answered("/", 503);
-    cluster.scale(name, "waypoint", 1);
+    scale(&cluster, &namespace, 1);
     answered("/", 200);
     answered("/closed", 403);
 }

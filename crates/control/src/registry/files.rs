@@ -74,6 +74,8 @@ pub(crate) struct FilesRegistry {
     readable: Readable,
     watched: HashMap<WatchDescriptor, PathBuf>,
     noted: Noted,
+    /// Files that could not be read; a mark tries them again.
+    failed: BTreeSet<PathBuf>,
     /// Hash of each file's contents as it was last read.
     known: BTreeMap<PathBuf, [u8; 32]>,
 }
@@ -96,7 +98,8 @@ impl FilesRegistry {
         let readable = Readable::of(&inotify).map_err(RegistryError::Watch)?;
         let (root, watched) = (root.to_owned(), HashMap::new());
         let (noted, known) = (Noted::default(), BTreeMap::new());
-        let mut registry = Self { root, inotify, readable, watched, noted, known };
+        let failed = BTreeSet::new();
+        let mut registry = Self { root, inotify, readable, watched, noted, failed, known };
         let events = registry.rescan()?;
         Ok((registry, events))
     }
@@ -121,6 +124,7 @@ impl FilesRegistry {
                     // The kernel notes a change before whoever made it goes on, and so before the
                     // mark was set.
                     self.note_all()?;
+                    self.noted.paths.append(&mut self.failed);
                     is_marked.then_some(mark)
                 }
             };
@@ -290,8 +294,7 @@ impl FilesRegistry {
                     }
                 }
                 Err(error) => {
-                    // Again when something changes, or a mark asks.
-                    self.noted.paths.insert(path.clone());
+                    self.failed.insert(path.clone());
                     tracing::error!(
                         path = %path.display(),
                         %error,

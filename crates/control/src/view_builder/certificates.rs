@@ -153,11 +153,12 @@ pub(super) fn proof(store: &Store, namespace: &str, spec: &GatewaySpec) -> (Proo
 pub(super) fn changes(
     store: &Store,
     view: &View,
-    old: Option<&ServiceName>,
+    old: &BTreeSet<&ServiceName>,
     built: Option<&Gateway>,
 ) -> Vec<Change> {
     let named = |it: &Gateway| it.certificates().collect::<BTreeSet<_>>();
-    let before = old.and_then(|old| view.gateway(old)).map(|it| named(it)).unwrap_or_default();
+    let before: BTreeSet<_> =
+        old.iter().filter_map(|old| view.gateway(old)).flat_map(|it| named(it)).collect();
     let after = built.map(named).unwrap_or_default();
     let removed = before.difference(&after).cloned().map(Change::RemoveCertificate);
     let mut changes: Vec<Change> = removed.collect();

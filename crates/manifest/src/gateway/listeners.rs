@@ -131,6 +131,13 @@ fn judge_author<'a>(
         judged.conflict = conflict(judged, earlier.iter());
         judged.gives_way = judged.conflict.is_some();
     }
+    let mut names = BTreeSet::new();
+    for judged in own.iter_mut().filter(|it| !names.insert(&it.listener.name)) {
+        // Routes could not tell which of them they name.
+        let what = format!("an earlier listener is called `{}` too", judged.listener.name);
+        judged.conflict = Some(Fault { reason: "HostnameConflict", what });
+        judged.gives_way = true;
+    }
     let among = |at: usize| {
         let others = own[..at].iter().chain(&own[at + 1..]);
         (!own[at].gives_way).then(|| conflict(&own[at], others)).flatten()
@@ -138,15 +145,6 @@ fn judge_author<'a>(
     let conflicts: Vec<Option<Fault>> = (0..own.len()).map(among).collect();
     for (judged, conflict) in own.iter_mut().zip(conflicts) {
         judged.conflict = judged.conflict.take().or(conflict);
-    }
-    let mut names = BTreeSet::new();
-    for judged in &mut own {
-        let name = &judged.listener.name;
-        if !names.insert(name) {
-            // Routes could not tell which of them they name.
-            let what = format!("an earlier listener is called `{name}` too");
-            judged.conflict = Some(Fault { reason: "HostnameConflict", what });
-        }
     }
     own
 }

@@ -131,7 +131,7 @@ impl View {
             Change::GatewayRoute(new) => {
                 let leads_elsewhere =
                     |old: &GatewayRoute| !old.destinations().eq(new.destinations());
-                // Its listeners may be served again.
+                // Perhaps it was the last that could not be read.
                 let is_served = self.gateway(own).is_some();
                 new.name.gateway == *own
                     && (!is_served

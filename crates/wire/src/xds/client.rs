@@ -7,7 +7,8 @@
 //! Good resources of a response are accepted even when others are refused; the reply then names
 //! each refused one. A refused resource leaves its previous version in force and is not remembered,
 //! so a control plane sends it again; of layer 7 it takes the previous version with it, because
-//! that might allow what the new one denies. Never puts a message into the view without converting
+//! that might allow what the new one denies, and a route of a gateway the whole gateway, because
+//! another route might take its requests. Never puts a message into the view without converting
 //! it, and never forgets a resource because a connection ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -171,7 +172,7 @@ impl Client {
                     self.hold(resource_type, &mut change, kept.name, kept.version);
                     changes.push(change);
                 }
-                Err(_) => changes.extend(unreadable(resource_type, &kept.name)),
+                Err(_) => changes.extend(self.hold_unreadable(resource_type, &kept.name)),
             }
         }
         Ok(changes)
@@ -367,9 +368,7 @@ impl Client {
             }
             Err(error) => {
                 received.refused.push(refuse(&name, Reason::Rejected(error)));
-                if let Some(mut change) = unreadable(resource_type, &name) {
-                    // Held, so that it is told when it goes while nobody is connected.
-                    self.hold(resource_type, &mut change, name.clone(), version);
+                if let Some(change) = self.hold_unreadable(resource_type, &name) {
                     received.delta.removed.push(name.clone());
                     received.changes.push(change);
                 } else if resource_type.is_void_if_unreadable() && self.forget(resource_type, &name)
@@ -418,6 +417,17 @@ impl Client {
             _ => name.into(),
         };
         self.versions.entry(resource_type).or_default().insert(name, version.into());
+    }
+
+    /// The view's change when a resource came that cannot be read, if without it requests would go
+    /// elsewhere. Its name is asked for on each new stream: it is sent, and refused, again, or it
+    /// is told that it is gone.
+    fn hold_unreadable(&mut self, resource_type: ResourceType, name: &str) -> Option<Change> {
+        owner(resource_type, name)?;
+        let change = name.parse().ok().map(Change::UnreadableGatewayRoute)?;
+        let versions = self.versions.entry(resource_type).or_default();
+        versions.insert(name.into(), Box::default());
+        Some(change)
     }
 
     /// What is held in these groups.
@@ -515,13 +525,6 @@ fn convert_body(
         return Err(ConvertError::new("name", problem));
     }
     Ok((change, unreadable))
-}
-
-/// The view's change when a resource came that cannot be read, if without it requests would go
-/// elsewhere.
-fn unreadable(resource_type: ResourceType, name: &str) -> Option<Change> {
-    let is_route = owner(resource_type, name).is_some();
-    is_route.then(|| name.parse().ok().map(Change::UnreadableGatewayRoute)).flatten()
 }
 
 /// The name for the sake of which a resource is sent: a gateway's, for a route of it.
