@@ -34,8 +34,7 @@ fn deploy(cluster: &Cluster, namespace: &Namespace<'_>) {
     cluster.must_apply(&secret(name, "one"));
     cluster.must_apply(&gateway(name, ""));
     cluster.must_apply(&route(name, "all", "edge"));
-    let programmed = ["wait", "--for=condition=Programmed", "gateway/edge", "--timeout=60s"];
-    cluster.ask(&[&["-n", name][..], &programmed].concat());
+    await_programmed(cluster, name, "gateway/edge");
     cluster.ask(&["-n", name, "scale", "deployment/edge-ambit", "--replicas=2"]);
     await_pods(cluster, namespace);
     namespace.await_served("load", "http://edge-ambit:8080/");
@@ -88,6 +87,11 @@ fn secret(namespace: &str, subject: &str) -> String {
         indented(&chain),
         indented(&key.serialize_pem())
     )
+}
+
+fn await_programmed(cluster: &Cluster, namespace: &str, gateway: &str) {
+    let programmed = ["wait", "--for=condition=Programmed", gateway, "--timeout=60s"];
+    cluster.ask(&[&["-n", namespace][..], &programmed].concat());
 }
 
 fn await_pods(cluster: &Cluster, namespace: &Namespace<'_>) {
@@ -209,8 +213,7 @@ fn a_gateway_does_what_the_waypoint_of_a_service_does_where_that_asks_for_it() {
     };
     answered("/closed", 200);
     cluster.must_apply(&waypoint(name));
-    let programmed = ["wait", "--for=condition=Programmed", "gateway/waypoint", "--timeout=60s"];
-    cluster.ask(&[&["-n", name][..], &programmed].concat());
+    await_programmed(&cluster, name, "gateway/waypoint");
     label("istio.io/use-waypoint=waypoint");
     answered("/closed", 403);
     answered("/", 200);

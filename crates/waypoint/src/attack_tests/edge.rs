@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_model::http::bytes::{BytesBackend, BytesRule, ServerNameMatch};
-use ambit_model::http::gateway::{Challenge, HostMatch, Listener, ListenerSpeaks};
+use ambit_model::http::gateway::{
+    Challenge, GatewayRouteName, HostMatch, Listener, ListenerSpeaks,
+};
 use ambit_model::http::policy::{
     Action as Effect, ClientMatch, RequestPolicy, RequestRule, Values,
 };
@@ -16,6 +18,7 @@ use ambit_model::http::rule::{
     Action, Backend, Destination, Faults, HeaderChanges, Origin, Rewrite, RouteKind, Rule, Timeouts,
 };
 use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::view::Change;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, split};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
@@ -246,6 +249,24 @@ fn listeners_come_and_go_and_requests_under_way_end_well() {
         is_closed.await;
         let other = world.ask_gateway(8081, &get("web", "")).await;
         assert!(other.ends_with("fine"), "{other}");
+    });
+}
+
+#[test]
+fn with_a_route_that_cannot_be_read_nobody_is_taken() {
+    run_gateway(&[], vec![http("web", PORT, None, leads_to(GOOD))], async |world| {
+        assert!(world.ask_gateway(PORT, &get("web", "")).await.ends_with("fine"));
+        let name: GatewayRouteName = world.route_of_gateway("newer");
+        world.tell(Change::UnreadableGatewayRoute(name.clone()));
+        let is_taken = async || TcpStream::connect(("127.0.0.1", PORT)).await.is_ok();
+        while is_taken().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        world.tell(Change::RemoveGatewayRoute(name));
+        while !is_taken().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(world.ask_gateway(PORT, &get("web", "")).await.ends_with("fine"));
     });
 }
 

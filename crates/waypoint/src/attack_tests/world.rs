@@ -318,6 +318,18 @@ impl World {
         self.shared.mesh.needs_changed.send_modify(|version| *version += 1);
     }
 
+    /// The name of a route of the gateway.
+    pub(super) fn route_of_gateway(&self, name: &str) -> GatewayRouteName {
+        let route = format!("HTTPRoute/app/{name}").into();
+        GatewayRouteName { gateway: self.shared.config.own_service(), route }
+    }
+
+    /// Changes the view, and with it what the gateway needs.
+    pub(super) fn tell(&self, change: Change) {
+        self.change(change);
+        self.shared.mesh.needs_changed.send_modify(|version| *version += 1);
+    }
+
     /// Changes what proves the gateway to backends. Of its Secret `app/own` this pair is known.
     pub(super) fn prove(&self, listeners: Vec<Served>, proof: Proof, own: &ServerCertificate) {
         let gateway = self.shared.config.own_service();

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use ambit_model::Text;
+use ambit_model::http::gateway::GatewayRouteName;
 use ambit_model::intern::Interner;
 use ambit_model::view::Change;
 use ambit_model::workload::Workload;
@@ -282,9 +283,8 @@ impl Client {
     fn members(&self, resource_type: ResourceType, owners: &[String]) -> Vec<String> {
         let held = self.versions.get(&resource_type).filter(|_| !owners.is_empty());
         let names = held.into_iter().flat_map(|it| it.keys());
-        let is_one = |name: &&Text| {
-            owner(resource_type, name).is_some_and(|it| owners.iter().any(|name| name == it))
-        };
+        let is_one =
+            |name: &&Text| owner(resource_type, name).is_some_and(|it| owners.contains(&it));
         names.filter(is_one).map(ToString::to_string).collect()
     }
 
@@ -390,7 +390,7 @@ impl Client {
             || self.watches.get(&resource_type).is_none_or(|watch| {
                 watch.interest == Interest::Everything
                     || watch.demanded.contains_key(name)
-                    || owner(resource_type, name).is_some_and(|it| watch.demanded.contains_key(it))
+                    || owner(resource_type, name).is_some_and(|it| watch.demanded.contains_key(&it))
             })
     }
 
@@ -423,8 +423,7 @@ impl Client {
     /// elsewhere. Its name is asked for on each new stream: it is sent, and refused, again, or it
     /// is told that it is gone.
     fn hold_unreadable(&mut self, resource_type: ResourceType, name: &str) -> Option<Change> {
-        owner(resource_type, name)?;
-        let change = name.parse().ok().map(Change::UnreadableGatewayRoute)?;
+        let change = route_name(resource_type, name).map(Change::UnreadableGatewayRoute)?;
         let versions = self.versions.entry(resource_type).or_default();
         versions.insert(name.into(), Box::default());
         Some(change)
@@ -528,9 +527,13 @@ fn convert_body(
 }
 
 /// The name for the sake of which a resource is sent: a gateway's, for a route of it.
-fn owner(resource_type: ResourceType, name: &str) -> Option<&str> {
-    let at = name.match_indices('/').nth(1).filter(|_| resource_type == ResourceType::Gateway);
-    at.map(|(at, _)| &name[..at])
+fn owner(resource_type: ResourceType, name: &str) -> Option<String> {
+    route_name(resource_type, name).map(|it| it.gateway.to_string())
+}
+
+/// The name of a route of a gateway, if it is one.
+fn route_name(resource_type: ResourceType, name: &str) -> Option<GatewayRouteName> {
+    name.parse().ok().filter(|_| resource_type == ResourceType::Gateway)
 }
 
 /// The view's change when a name is withdrawn; none when no resource can have that name.
@@ -541,7 +544,7 @@ fn removal(resource_type: ResourceType, name: &str) -> Option<Change> {
         ResourceType::HttpService => name.parse().ok().map(Change::RemoveHttpService),
         ResourceType::Certificate => name.parse().ok().map(Change::RemoveCertificate),
         ResourceType::Gateway => {
-            let route = name.parse().ok().map(Change::RemoveGatewayRoute);
+            let route = route_name(resource_type, name).map(Change::RemoveGatewayRoute);
             route.or_else(|| name.parse().ok().map(Change::RemoveGateway))
         }
         ResourceType::RequestPolicy => name.parse().ok().map(Change::RemoveRequestPolicy),
