@@ -24,6 +24,7 @@
 //! | [`ext_authz`] | questions to authorization services, and their answers |
 //! | [`rate_limit`] | questions to rate limit services, and their answers |
 //! | [`hbone`] | `:authority`, `baggage`, `forwarded`, `traceparent`, PROXY protocol |
+//! | [`http2`] | HTTP/2 for tunnels: `Session` |
 
 pub mod access_log;
 pub mod admin;
@@ -32,6 +33,7 @@ pub mod capture;
 pub mod convert;
 pub mod ext_authz;
 pub mod hbone;
+pub mod http2;
 pub mod kubernetes;
 pub mod proto;
 pub mod rate_limit;

@@ -1,0 +1,58 @@
+//! HTTP/2 of tunnels: a peer's bytes in any pieces, between what our side does meanwhile.
+#![no_main]
+
+use ambit_wire::http2::{Event, Limits, Role, Session};
+use bytes::BytesMut;
+use http::{HeaderMap, StatusCode};
+use libfuzzer_sys::fuzz_target;
+
+const LIMITS: Limits =
+    Limits { streams: 8, frame_bytes: 16_384, field_bytes: 4096, stream_window_bytes: 65_535 };
+const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+fuzz_target!(|data: &[u8]| {
+    let Some((first, mut rest)) = data.split_first() else { return };
+    let role = if first & 1 == 0 { Role::Server } else { Role::Client };
+    let mut session = Session::new(role, LIMITS);
+    let mut input = BytesMut::from(if role == Role::Server { BEGIN } else { &BEGIN[24..] });
+    if role == Role::Client {
+        for _ in 0..3 {
+            session.connect("10.0.0.1:80", &HeaderMap::new());
+        }
+    }
+    while let Some((size, after)) = rest.split_first() {
+        let (now, later) = after.split_at(usize::from(*size).min(after.len()));
+        input.extend_from_slice(now);
+        rest = later;
+        loop {
+            match session.next(&mut input) {
+                Ok(Some(event)) => act(&mut session, event, *size),
+                Ok(None) => break,
+                Err(fault) => return session.fail(fault),
+            }
+        }
+        assert!(session.streams() <= 8);
+        if size % 4 == 0 {
+            assert!(session.take_output().len() < 512 * 1024);
+        }
+    }
+});
+
+/// What a tunnel might do.
+fn act(session: &mut Session, event: Event, choice: u8) {
+    match event {
+        Event::Request { stream, .. } if choice & 1 == 0 => {
+            session.respond(stream, StatusCode::OK, &HeaderMap::new(), choice & 2 == 0);
+        }
+        Event::Request { stream, .. } | Event::Reset { stream, .. } => session.close(stream),
+        Event::Data { stream, bytes, .. } => {
+            session.release(stream, bytes.len());
+            let room = session.sendable(stream).min(session.frame_bytes()).min(100);
+            if room > 0 {
+                let _head = session.data(stream, room, choice & 4 == 0);
+            }
+        }
+        Event::Leaving { .. } => session.leave(),
+        _ => {}
+    }
+}
