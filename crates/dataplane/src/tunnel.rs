@@ -128,8 +128,7 @@ async fn connect(
     let (stream, peer) = proven.map_err(|cause| DialError::Tls { address, cause })?;
     plane.mesh.metrics.handshake(Reporter::Source, peer.group.as_str());
     let settings = plane.hbone_settings(plane.mesh.memory.outbound(&key.own));
-    let client = Client::handshake(stream, activity, &settings, &served.drain.guard()).await;
-    let client = client.map_err(|cause| of_hbone(address, cause))?;
+    let client = Client::start(stream, activity, &settings, &served.drain.guard());
     Ok(PeerConnection { client, peer: Arc::new(peer) })
 }
 

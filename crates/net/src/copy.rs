@@ -8,7 +8,7 @@
 //! then asks its sink for room, then reads no more than that. A slow sink delays only its own
 //! direction. It never spawns a task and never looks at the bytes.
 
-mod arena;
+pub(crate) mod arena;
 mod batch;
 mod direction;
 mod socket;
@@ -24,10 +24,14 @@ use direction::Direction;
 pub use socket::SocketEnd;
 use watch::Watch;
 
-/// How much is read from a socket at once: with the header of an HTTP/2 frame it fills sixteen TLS
-/// records. A byte more would take a record of its own. Less costs a stream wake-ups and segments:
-/// with a quarter of it a stream is a quarter slower.
-pub(crate) const READ_BYTES: usize = 16 * TLS_RECORD_BYTES - FRAME_HEADER_BYTES;
+use ambit_wire::http2::Reason;
+
+use crate::ended::Ended;
+
+/// How much is read from a socket at once: four frames of a tunnel, each of which fills four TLS
+/// records with its head. A byte more would take a record of its own. Less costs a stream wake-ups
+/// and segments: with a quarter of it a stream is a quarter slower.
+pub(crate) const READ_BYTES: usize = 4 * (4 * TLS_RECORD_BYTES - FRAME_HEADER_BYTES);
 /// What a full TLS record carries (RFC 8446 section 5.1).
 const TLS_RECORD_BYTES: usize = 16 * 1024;
 /// What an HTTP/2 frame begins with (RFC 9113 section 4.1).
@@ -109,17 +113,14 @@ pub enum EndError {
     Socket(#[source] io::Error),
     /// The tunnel failed; a reset by the other proxy is the usual case.
     #[error("the tunnel broke")]
-    Tunnel(#[source] h2::Error),
-    /// The tunnel's stream is closed although it should not be.
-    #[error("the tunnel was closed by the other proxy")]
-    TunnelClosed,
+    Tunnel(#[source] Ended),
 }
 
 impl EndError {
     /// The other proxy asks for no more bytes; what it has sent before stays valid, RFC 9113
     /// section 8.1.
     fn is_no_error(&self) -> bool {
-        matches!(self, Self::Tunnel(error) if error.reason() == Some(h2::Reason::NO_ERROR))
+        matches!(self, Self::Tunnel(Ended::Reset(Reason::NO_ERROR)))
     }
 }
 

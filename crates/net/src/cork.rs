@@ -39,20 +39,11 @@ struct Corked<IO> {
     is_dirty: bool,
     /// Why a push failed; the library gets the error on its next call.
     failed: Option<io::Error>,
-    /// The transport took less than it was given.
-    is_full: bool,
 }
 
 /// Puts a cork on a stream.
 pub fn cork<IO>(io: IO) -> (Cork<IO>, Driver<IO>) {
-    let corked = Corked {
-        io,
-        is_driven: false,
-        held: Vec::new(),
-        is_dirty: false,
-        failed: None,
-        is_full: false,
-    };
+    let corked = Corked { io, is_driven: false, held: Vec::new(), is_dirty: false, failed: None };
     let corked = Rc::new(RefCell::new(corked));
     (Cork(corked.clone()), Driver(corked))
 }
@@ -72,11 +63,6 @@ impl<IO: AsyncWrite + Unpin> Driver<IO> {
             cx.waker().wake_by_ref();
         }
     }
-
-    /// Whether the transport took less than it was given.
-    pub(crate) fn is_full(&self) -> bool {
-        self.0.borrow().is_full
-    }
 }
 
 impl<IO: AsyncWrite + Unpin> Corked<IO> {
@@ -91,8 +77,7 @@ impl<IO: AsyncWrite + Unpin> Corked<IO> {
 
     fn poll_write_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
-            let written = Pin::new(&mut self.io).poll_write(cx, &self.held);
-            let written = ready!(self.note(written))?;
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.held))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -117,20 +102,13 @@ impl<IO: AsyncWrite + Unpin> Corked<IO> {
         }
         if !self.is_driven || bytes > HELD_BYTES {
             self.is_dirty = true;
-            let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-            return self.note(written);
+            return Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         }
         if self.held.capacity() == 0 {
             self.held = lend();
         }
         bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
         Poll::Ready(Ok(bytes))
-    }
-
-    /// Takes note of what the transport took.
-    fn note(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.is_full = written.is_pending();
-        written
     }
 
     fn check(&mut self) -> io::Result<()> {

@@ -7,17 +7,20 @@
 use std::time::Duration;
 
 use crate::copy::READ_BYTES;
+pub use crate::ended::Ended;
 use crate::memory::Accounts;
 
 mod client;
 mod credit;
+mod driver;
 mod keepalive;
-mod piece;
+mod link;
 mod place;
 mod server;
 mod stream;
 mod transport;
 mod tunnel;
+mod waiting;
 
 pub use client::Client;
 pub use server::{Connect, serve};
@@ -33,12 +36,6 @@ pub(crate) const MAX_RESPONSE_HEADER_BYTES: u32 = 16 * 1024;
 /// Bytes that may wait for the transport, of one stream and of all of them together; beyond them no
 /// source is read. Whole reads, so that no small rest of room makes for small reads.
 const MAX_SEND_BUFFER_BYTES: usize = 2 * READ_BYTES;
-
-/// What small frames may cost a connection while they wait for their tunnels, by the library's
-/// reckoning: 256 bytes each, less what they bring. That is eighty for each of
-/// [`MAX_SERVER_STREAMS`]. By itself the library takes half of the connection's window, which
-/// begins small here: the first words of 133 new tunnels would end the connection.
-const MAX_SMALL_FRAMES_BYTES: usize = 4 << 20;
 
 /// Windows and frame size of HTTP/2, those of both directions.
 #[derive(Clone, Debug)]
@@ -69,16 +66,16 @@ impl Default for Settings {
 pub enum HboneError {
     /// The peer speaks TLS but no HTTP/2.
     #[error("the HTTP/2 handshake failed")]
-    Handshake(#[source] h2::Error),
+    Handshake(#[source] Ended),
     /// The peer speaks TLS and then nothing.
     #[error("the peer did not begin with HTTP/2 within {} s", .0.as_secs())]
     Silent(Duration),
     /// The connection takes no new tunnels; another one may.
     #[error("the HBONE connection is being closed")]
-    Closing(#[source] h2::Error),
+    Closing(#[source] Ended),
     /// The tunnel broke before the peer answered.
     #[error("the HBONE connection broke before the tunnel was accepted")]
-    Broken(#[source] h2::Error),
+    Broken(#[source] Ended),
     /// The peer answered, but not with 200.
     #[error("the peer refused the tunnel with status {0}")]
     Refused(http::StatusCode),
@@ -88,8 +85,10 @@ impl HboneError {
     /// What the transport said, if it was the transport that failed.
     pub fn transport(&self) -> Option<&std::io::Error> {
         match self {
-            Self::Handshake(error) | Self::Closing(error) | Self::Broken(error) => error.get_io(),
-            Self::Refused(_) | Self::Silent(_) => None,
+            Self::Handshake(Ended::Transport(error))
+            | Self::Closing(Ended::Transport(error))
+            | Self::Broken(Ended::Transport(error)) => Some(error),
+            _ => None,
         }
     }
 }

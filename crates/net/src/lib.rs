@@ -39,6 +39,7 @@ pub mod conntrack;
 pub mod copy;
 pub mod cork;
 pub mod drain;
+mod ended;
 pub mod grpc;
 pub mod hbone;
 pub mod http_port;

@@ -23,7 +23,7 @@ const EDGES: [(&str, &[&str]); 20] = [
     ("ambit-http", &["ambit-model", "ambit-wire", "ambit-net", "ambit-tls"]),
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
-    ("ambit-net", &["ambit-tls"]),
+    ("ambit-net", &["ambit-wire", "ambit-tls"]),
     ("ambit-manifest", &["ambit-model"]),
     ("ambit-dataplane", DATAPLANE),
     ("ambit-proxy", PROXY),

@@ -106,7 +106,7 @@ async fn connection() -> Client {
     });
     let transport = Transport::new(near);
     let (activity, settings) = (transport.activity(), Settings::default());
-    Client::handshake(transport, activity, &settings, &client).await.unwrap()
+    Client::start(transport, activity, &settings, &client)
 }
 
 async fn tunnel(client: &Client) -> Tunnel {

@@ -47,7 +47,7 @@ impl Batch {
     }
 
     /// How many bytes are in it.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.chunks.iter().map(Bytes::len).sum::<usize>() + self.tail.len()
     }
 
@@ -105,6 +105,12 @@ impl Batch {
         }
         let tail = std::mem::take(&mut self.tail);
         (!tail.is_empty()).then(|| tail.freeze())
+    }
+
+    /// Puts back the rest of a chunk that was taken.
+    pub(crate) fn put_back(&mut self, rest: Bytes) {
+        self.packed = 0;
+        self.chunks.push_front(rest);
     }
 
     /// Calls `write` with as many slices as fit into one call, and drops what it wrote.

@@ -7,20 +7,16 @@
 //! smaller window. Headroom grows with use and shrinks when unused.
 //!
 //! In the other direction, bytes that wait for the transport are counted for all tunnels together:
-//! beyond a bound no source is read. Bytes can also wait for a window, if the peer made it smaller
-//! after the library got them. They have a second bound of the same size; beyond it little is given
-//! at a time. A stream whose reader has stalled stops no others.
+//! beyond a bound no source is read. No byte waits there for a window: a source is read for as much
+//! as its stream may send. A stream whose reader has stalled stops no others.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite};
+use ambit_wire::http2::Session;
 use tokio::time::Instant;
 
-use super::piece::{Piece, Queue};
 use super::{MAX_SEND_BUFFER_BYTES, Settings};
 use crate::copy::READ_BYTES;
 use crate::memory::{Accounts, Holder, MIN_WINDOW_BYTES};
@@ -36,36 +32,8 @@ const GROWTH_TIME: Duration = Duration::from_millis(250);
 const HEADROOM_TIME: Duration = Duration::from_secs(10);
 /// What may wait for the transport without a reservation.
 const FREE_QUEUE_BYTES: usize = 64 * 1024;
-/// What is reserved for those that wait for the transport, or for a window, beyond that.
+/// What is reserved for those that wait for it beyond that.
 const QUEUE_PART_BYTES: usize = MAX_SEND_BUFFER_BYTES - FREE_QUEUE_BYTES;
-
-/// An HTTP/2 connection of either side, whose windows can be set.
-pub(super) trait Windows {
-    /// What all streams together may send.
-    fn set_connection(&mut self, bytes: u32);
-    /// What each stream may send. Refused while the last change is not acknowledged.
-    fn set_stream(&mut self, bytes: u32) -> Result<(), h2::Error>;
-}
-
-impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::server::Connection<IO, Piece> {
-    fn set_connection(&mut self, bytes: u32) {
-        self.set_target_window_size(bytes);
-    }
-
-    fn set_stream(&mut self, bytes: u32) -> Result<(), h2::Error> {
-        self.set_initial_window_size(bytes)
-    }
-}
-
-impl<IO: AsyncRead + AsyncWrite + Unpin> Windows for h2::client::Connection<IO, Piece> {
-    fn set_connection(&mut self, bytes: u32) {
-        self.set_target_window_size(bytes);
-    }
-
-    fn set_stream(&mut self, bytes: u32) -> Result<(), h2::Error> {
-        self.set_initial_window_size(bytes)
-    }
-}
 
 /// What one HBONE connection may bring and hold. Shared by its driver and its tunnels.
 pub(super) struct Credit {
@@ -83,7 +51,7 @@ pub(super) struct Credit {
 struct Incoming {
     /// A stream's window as last asked for.
     window: u32,
-    /// Taken out of the library and not delivered.
+    /// Taken by tunnels and not delivered.
     held: usize,
     /// The part of the connection's window that makes up for what is held.
     made_up: usize,
@@ -104,17 +72,14 @@ struct Incoming {
 
 /// Bytes to the peer.
 struct Outgoing {
-    /// All that the library has.
-    queue: Queue,
-    /// The part of it that waited for a window, and not for the transport, when this was last
-    /// known.
-    withheld: usize,
+    /// What waits for the transport.
+    queued: usize,
     reserved: usize,
     waiting: Vec<Waker>,
 }
 
 impl Credit {
-    pub(super) fn new(settings: &Settings) -> Rc<Self> {
+    pub(super) fn new(settings: &Settings) -> Self {
         let accounts = settings.accounts.clone();
         let incoming = Incoming {
             window: accounts.window(settings.stream_window_bytes),
@@ -129,16 +94,15 @@ impl Credit {
             reserved: 0,
             holder: Holder::new(accounts.clone()),
         };
-        let queue = Queue::default();
-        let outgoing = Outgoing { queue, withheld: 0, reserved: 0, waiting: Vec::new() };
-        Rc::new(Self {
+        let outgoing = Outgoing { queued: 0, reserved: 0, waiting: Vec::new() };
+        Self {
             accounts,
             most_of_stream: settings.stream_window_bytes,
             most_of_connection: settings.connection_window_bytes.max(FLOOR_BYTES) as usize,
             incoming: RefCell::new(incoming),
             outgoing: RefCell::new(outgoing),
             driver: RefCell::default(),
-        })
+        }
     }
 
     /// The window that streams begin with.
@@ -156,7 +120,7 @@ impl Credit {
         Holder::new(self.accounts.clone())
     }
 
-    /// A tunnel took bytes out of the library.
+    /// A tunnel took bytes.
     pub(super) fn taken(&self, bytes: usize) {
         let mut incoming = self.incoming.borrow_mut();
         incoming.held += bytes;
@@ -164,8 +128,13 @@ impl Credit {
         // What the window does not make up for is missing to the other tunnels.
         if grows || incoming.held > incoming.made_up {
             drop(incoming);
-            self.driver.take().into_iter().for_each(Waker::wake);
+            self.wake_driver();
         }
+    }
+
+    /// The driver has something to do.
+    pub(super) fn wake_driver(&self) {
+        self.driver.borrow().iter().for_each(Waker::wake_by_ref);
     }
 
     /// Bytes that a tunnel took have gone on, or are gone with it.
@@ -176,7 +145,7 @@ impl Credit {
     }
 
     /// Brings the windows of a connection up to date; before each time that it is polled.
-    pub(super) fn adjust(&self, cx: &Context<'_>, connection: &mut impl Windows) {
+    pub(super) fn adjust(&self, cx: &Context<'_>, session: &mut Session) {
         let mut driver = self.driver.borrow_mut();
         if !driver.as_ref().is_some_and(|held| held.will_wake(cx.waker())) {
             *driver = Some(cx.waker().clone());
@@ -189,11 +158,11 @@ impl Credit {
         let wanted = if window < now { window } else { now.max(lasting) };
         // Refused while the peer has not acknowledged the last one: tried again next time. Until
         // then the larger window holds, within the credit.
-        if wanted != now && connection.set_stream(wanted).is_ok() {
+        if wanted != now && session.set_stream_window(wanted) {
             incoming.window = wanted;
         }
         if let Some(target) = incoming.retarget(window as usize, self.most_of_connection) {
-            connection.set_connection(target);
+            session.set_window(target);
         }
     }
 
@@ -211,60 +180,44 @@ impl Credit {
         Some(room.min(READ_BYTES))
     }
 
-    /// Counts bytes that are given to the library.
-    pub(super) fn queued(&self, bytes: Bytes) -> Piece {
+    /// So much waits for the transport by now.
+    pub(super) fn queued(&self, bytes: usize) {
         let mut outgoing = self.outgoing.borrow_mut();
-        let piece = outgoing.queue.piece(bytes);
+        outgoing.queued = bytes;
         outgoing.reserve(&self.accounts);
-        piece
     }
 
-    /// The library was polled: it has written all that it could, unless the transport is full.
-    pub(super) fn written(&self, is_full: bool) {
+    /// The transport took what it could, and so much is left.
+    pub(super) fn written(&self, left: usize) {
         let mut outgoing = self.outgoing.borrow_mut();
-        let queued = outgoing.queue.bytes();
-        // What an idle transport leaves there waits for a window.
-        outgoing.withheld = if is_full { outgoing.withheld.min(queued) } else { queued };
-        outgoing.reserve(&self.accounts);
-        if queued == 0 {
+        outgoing.queued = left;
+        if left == 0 {
             self.accounts.release(std::mem::take(&mut outgoing.reserved));
         }
-        if outgoing.to_transport() < FREE_QUEUE_BYTES
-            && outgoing.room(self.accounts.are_short()) > 0
-        {
+        if left < FREE_QUEUE_BYTES && outgoing.room(self.accounts.are_short()) > 0 {
             outgoing.waiting.drain(..).for_each(Waker::wake);
         }
     }
 }
 
 impl Outgoing {
-    /// What waits for the transport.
-    fn to_transport(&self) -> usize {
-        self.queue.bytes().saturating_sub(self.withheld)
-    }
-
     /// How many bytes to reserve.
     fn wanted(&self) -> usize {
-        let waiting = [self.to_transport(), self.withheld];
-        QUEUE_PART_BYTES * waiting.iter().filter(|bytes| **bytes > FREE_QUEUE_BYTES).count()
+        if self.queued > FREE_QUEUE_BYTES { QUEUE_PART_BYTES } else { 0 }
     }
 
     fn reserve(&mut self, accounts: &Accounts) {
         let wanted = self.wanted();
-        while self.reserved < wanted && accounts.try_reserve(QUEUE_PART_BYTES) {
+        if self.reserved < wanted && accounts.try_reserve(QUEUE_PART_BYTES) {
             self.reserved += QUEUE_PART_BYTES;
         }
     }
 
-    /// How much more may be given to the library.
+    /// How much more may be queued.
     fn room(&self, is_short: bool) -> usize {
-        let is_reserved = self.reserved > 0 && self.reserved >= self.wanted();
+        let is_reserved = self.reserved > 0;
         let limit = if is_reserved || !is_short { MAX_SEND_BUFFER_BYTES } else { FREE_QUEUE_BYTES };
-        // The neighbours of withheld bytes continue. They give so little at a time that a window
-        // which shrinks again keeps hardly more.
-        let is_withheld = self.withheld >= limit;
-        let limit = if is_withheld { MIN_WINDOW_BYTES as usize } else { limit };
-        limit.saturating_sub(self.to_transport())
+        limit.saturating_sub(self.queued)
     }
 }
 
@@ -289,7 +242,7 @@ impl Incoming {
     fn retarget(&mut self, window: usize, most: usize) -> Option<u32> {
         let floor = FLOOR_BYTES as usize;
         let delivered = std::mem::take(&mut self.delivered);
-        // The library gives credit for it when it is polled next, with the window set here.
+        // The peer has credit for it by now, within the window set here.
         self.exposed = self.exposed.saturating_sub(delivered);
         if self.headroom > floor && self.used_up_at.elapsed() >= HEADROOM_TIME {
             self.headroom = floor;

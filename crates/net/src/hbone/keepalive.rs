@@ -3,11 +3,12 @@
 //! A PING is sent only when nothing has arrived for a while, and its loss alone closes nothing: a
 //! peer that still sends bytes is alive, however busy.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
-use h2::{Ping, PingPong};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout};
 
+use super::link::Link;
 use super::transport::Activity;
 
 /// Silence after which the peer is asked.
@@ -15,35 +16,29 @@ pub(super) const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Silence after the question, after which the peer is gone.
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Ends when the peer is gone, or when the connection ended by itself.
-pub(super) async fn watch(mut ping_pong: PingPong, activity: Activity) {
+/// Ends when the peer is gone.
+pub(super) async fn watch(link: &Link, activity: Activity) {
     let mut seen = activity.bytes();
     loop {
         sleep(PING_INTERVAL).await;
-        if activity.bytes() == seen {
-            let deadline = Instant::now() + PING_TIMEOUT;
-            match timeout_at(deadline, ping_pong.ping(Ping::opaque())).await {
-                Ok(Ok(_)) => {}
-                // The connection is over; its driver reports that.
-                Ok(Err(_)) => return,
-                Err(_) if activity.bytes() == seen => return,
-                // The answer is stuck behind data that does arrive: wait for it, it comes in order.
-                Err(_) if still_alive(&mut ping_pong, &activity).await => {}
-                Err(_) => return,
-            }
+        if activity.bytes() == seen && !answers(link, &activity).await {
+            return;
         }
         seen = activity.bytes();
     }
 }
 
-/// Waits for an overdue answer while bytes arrive in every period; returns whether it came.
-async fn still_alive(ping_pong: &mut PingPong, activity: &Activity) -> bool {
+/// Asks, and waits for the answer while bytes arrive in every period: it may be stuck behind them,
+/// and comes in order.
+async fn answers(link: &Link, activity: &Activity) -> bool {
+    let before = link.ping();
     loop {
         let seen = activity.bytes();
-        let answer = std::future::poll_fn(|cx| ping_pong.poll_pong(cx));
-        let answered = timeout_at(Instant::now() + PING_TIMEOUT, answer).await.is_ok();
-        if answered || activity.bytes() == seen {
-            return answered;
+        let answer = poll_fn(|cx| link.poll_pong(cx, before));
+        match timeout(PING_TIMEOUT, answer).await {
+            Ok(answered) => return answered,
+            Err(_) if activity.bytes() == seen => return false,
+            Err(_) => {}
         }
     }
 }

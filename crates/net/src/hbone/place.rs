@@ -10,7 +10,6 @@ use tokio::time::Instant;
 pub(super) struct State {
     pub(super) tunnels: Cell<usize>,
     pub(super) idle_since: Cell<Instant>,
-    pub(super) closing: Cell<bool>,
 }
 
 /// One tunnel's place on its connection.

@@ -1,33 +1,31 @@
 //! The server's side of an HBONE connection.
 
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
+use ambit_wire::http2::{self, Role};
 use futures::future::{FutureExt, LocalBoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
-use h2::RecvStream;
-use h2::server::{Builder, SendResponse};
-use http::{HeaderMap, Method, Response, StatusCode, Uri, request};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::credit::{Credit, FLOOR_BYTES};
-use super::piece::Piece;
-use super::{
-    Activity, HboneError, MAX_REQUEST_HEADER_BYTES, MAX_SEND_BUFFER_BYTES, MAX_SERVER_STREAMS,
-    MAX_SMALL_FRAMES_BYTES, Settings, Tunnel, keepalive,
-};
-use crate::cork::cork;
+use super::driver::Driver;
+use super::link::Link;
+use super::{Activity, HboneError, Settings, Tunnel, keepalive};
 use crate::drain::Guard;
+use crate::ended::Ended;
 
 /// How long a client may take to begin HTTP/2 after the TLS handshake.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request for a tunnel. Dropped unanswered it is reset.
 pub struct Connect {
-    head: request::Parts,
-    receive: RecvStream,
-    respond: SendResponse<Piece>,
-    credit: Rc<Credit>,
+    head: http2::Request,
+    link: Rc<Link>,
+    stream: u32,
+    tunnel: Tunnel,
 }
 
 impl Connect {
@@ -48,25 +46,22 @@ impl Connect {
     }
 
     /// Answers 200: the tunnel is open.
-    pub fn accept(mut self, headers: HeaderMap) -> Result<Tunnel, HboneError> {
-        let mut response = Response::new(());
-        *response.headers_mut() = headers;
-        let send = self.respond.send_response(response, false).map_err(HboneError::Broken)?;
-        Ok(Tunnel::new(send, self.receive, self.credit, None))
+    pub fn accept(self, headers: HeaderMap) -> Result<Tunnel, HboneError> {
+        let answered = self.link.respond(self.stream, StatusCode::OK, &headers, false);
+        answered.map_err(HboneError::Broken)?;
+        Ok(self.tunnel)
     }
 
     /// Answers that there will be no tunnel.
-    pub fn refuse(mut self, status: StatusCode) -> Result<(), HboneError> {
-        let mut response = Response::new(());
-        *response.status_mut() = status;
-        self.respond.send_response(response, true).map_err(HboneError::Broken)?;
-        Ok(())
+    pub fn refuse(self, status: StatusCode) -> Result<(), HboneError> {
+        let answered = self.link.respond(self.stream, status, &HeaderMap::new(), true);
+        answered.map_err(HboneError::Broken)
     }
 
     /// Waits until the client has given up.
     pub async fn abandoned(&mut self) {
         // Whatever ends the wait, nobody waits for the answer any more.
-        let _reason = std::future::poll_fn(|cx| self.respond.poll_reset(cx)).await;
+        let _ended = poll_fn(|cx| self.link.poll_ended(cx, self.stream)).await;
     }
 }
 
@@ -83,52 +78,46 @@ pub async fn serve<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let (io, driver) = cork(io);
-    let credit = Credit::new(settings);
-    let opening = Builder::new()
-        .initial_window_size(credit.window())
-        .initial_connection_window_size(FLOOR_BYTES)
-        .max_frame_size(settings.frame_size_bytes)
-        .max_header_list_size(MAX_REQUEST_HEADER_BYTES)
-        .data_frame_budget(MAX_SMALL_FRAMES_BYTES)
-        .max_concurrent_streams(MAX_SERVER_STREAMS)
-        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
-        .handshake(io);
-    let opened = tokio::time::timeout(PREFACE_TIMEOUT, opening).await;
-    let opened = opened.map_err(|_| HboneError::Silent(PREFACE_TIMEOUT))?;
-    let mut connection = opened.map_err(HboneError::Handshake)?;
-    let pings = connection.ping_pong().expect("a new connection's PINGs are not taken yet");
+    let link = Link::new(Role::Server, settings);
+    let mut driver = Driver::new(io, link.clone());
+    let mut has_begun = false;
     let mut asked = guard.clone();
     // What hardly ever happens is looked at when it happens, and not with every frame.
     let mut events: FuturesUnordered<LocalBoxFuture<'_, Event>> = FuturesUnordered::new();
-    events.push(keepalive::watch(pings, activity).map(|()| Event::PeerGone).boxed_local());
+    events.push(tokio::time::sleep(PREFACE_TIMEOUT).map(|()| Event::Late).boxed_local());
+    events.push(keepalive::watch(&link, activity).map(|()| Event::PeerGone).boxed_local());
     events.push(Box::pin(async {
         asked.draining().await;
         Event::Draining
     }));
-    driver.start();
     loop {
-        let accepted = std::future::poll_fn(|cx| {
-            credit.adjust(cx, &mut connection);
-            let request = connection.poll_accept(cx);
-            driver.push(cx);
-            credit.written(driver.is_full());
-            request
+        let served = poll_fn(|cx| {
+            let ended = driver.poll(cx);
+            has_begun = has_begun || link.has_begun();
+            match link.take_request() {
+                Some(request) => Poll::Ready(Ok(Some(request))),
+                None => ended.map_ok(|()| None),
+            }
         });
         tokio::select! {
             biased;
-            request = accepted => match request {
-                None => return Ok(()),
-                Some(Err(error)) => return Err(HboneError::Broken(error)),
-                Some(Ok((request, respond))) => {
-                    let (head, receive) = request.into_parts();
-                    tunnel(Connect { head, receive, respond, credit: credit.clone() });
+            served = served => match served {
+                Ok(None) if !has_begun => return Err(HboneError::Handshake(Ended::Closed)),
+                Ok(None) => return Ok(()),
+                Err(ended) if !has_begun => return Err(HboneError::Handshake(ended)),
+                Err(ended) => return Err(HboneError::Broken(ended)),
+                Ok(Some((stream, head))) => {
+                    let link = link.clone();
+                    let it = Tunnel::new(link.clone(), stream, None);
+                    tunnel(Connect { head, link, stream, tunnel: it });
                 }
             },
             Some(event) = events.next() => match event {
+                Event::Late if has_begun => {}
+                Event::Late => return Err(HboneError::Silent(PREFACE_TIMEOUT)),
                 Event::PeerGone | Event::Overdue => return Ok(()),
                 Event::Draining => {
-                    connection.graceful_shutdown();
+                    link.leave();
                     let mut late = guard.clone();
                     events.push(Box::pin(async move {
                         late.overdue().await;
@@ -142,6 +131,8 @@ where
 
 /// What may happen to a connection beside its requests.
 enum Event {
+    /// The client has had time enough to begin.
+    Late,
     PeerGone,
     Draining,
     Overdue,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Connect, HboneError, MAX_SERVER_STREAMS, Settings, Transport, serve};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
@@ -132,6 +132,56 @@ fn the_first_words_of_many_tunnels_are_no_flood() {
         assert_eq!(victim.asked.get(), MAX_SERVER_STREAMS as usize);
         victim.served.abort();
     });
+}
+
+/// What comes with a request that is reset at once is nobody's, and its window goes to the others.
+#[test]
+fn hasty_resets_take_no_window() {
+    on_one_thread(async {
+        let mut victim = Victim::new(true).await;
+        for number in 0..10 {
+            let stream = 2 * number + 1;
+            let bytes = frame(DATA, 0, stream, &[7; 14_000]);
+            let reset = frame(RST_STREAM, 0, stream, &CANCEL);
+            let all = [connect(stream), bytes.clone(), bytes, reset].concat();
+            victim.peer.write_all(&all).await.unwrap();
+            victim.still_answers("hasty resets").await;
+        }
+        victim.served.abort();
+    });
+}
+
+/// A peer that never reads, and asks for an answer with every frame.
+#[test]
+fn who_reads_nothing_is_not_answered_for_ever() {
+    let refused = |number: u32| connect(2 * number + 1);
+    let pieces: [fn(u32) -> Vec<u8>; 2] = [|_| frame(PING, 0, 0, &[0; 8]), refused];
+    for piece in pieces {
+        on_one_thread(async move {
+            let (mut peer, far) = duplex(1 << 16);
+            let served = spawn_local(async move {
+                let transport = Transport::new(far);
+                let activity = transport.activity();
+                let refuse = |connect: Connect| {
+                    connect.refuse(http::StatusCode::UNAUTHORIZED).ok();
+                };
+                let drain = Drain::new();
+                serve(transport, activity, &Settings::default(), &drain.guard(), refuse).await
+            });
+            peer.write_all(PREFACE).await.unwrap();
+            peer.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+            let mut sent = 0;
+            for number in 0.. {
+                let bytes = piece(number);
+                sent += bytes.len();
+                if peer.write_all(&bytes).await.is_err() {
+                    break;
+                }
+                assert!(sent < FLOOD_BYTES, "it goes on");
+            }
+            assert!(matches!(served.await.unwrap(), Err(HboneError::Broken(_))));
+        });
+    }
 }
 
 /// The peer is closed, and asked for no more tunnels than it may have.

@@ -1,10 +1,12 @@
 //! Behaviour of HBONE connections: refusals, going away, keepalive.
 
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::{Hop, Joined, connect_to, in_simulated_time, on_one_thread, tcp_pair};
-use ambit_net::copy::{CopyError, EndError, Flow, SocketEnd, copy};
+use ambit_net::copy::{CopyError, End, EndError, Flow, SocketEnd, copy};
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport, serve};
 use ambit_net::pool::Connection;
@@ -36,7 +38,7 @@ fn a_refusal_is_told_with_its_status() {
         let transport = Transport::new(near);
         let activity = transport.activity();
         let (settings, guard) = (Settings::default(), drain.guard());
-        let client = Client::handshake(transport, activity, &settings, &guard).await.unwrap();
+        let client = Client::start(transport, activity, &settings, &guard);
         drop(guard);
         let answer = client.connect(connect_to("127.0.0.1:1".parse().unwrap())).await;
         let error = answer.err().expect("no tunnel");
@@ -92,8 +94,33 @@ async fn silent_peer(settings: &Settings, drain: &Drain) -> (Client, DuplexStrea
     far.write_all(SETTINGS_ACK).await.unwrap();
     let transport = Transport::new(near);
     let activity = transport.activity();
-    let client = Client::handshake(transport, activity, settings, &drain.guard()).await.unwrap();
+    let client = Client::start(transport, activity, settings, &drain.guard());
     (client, far)
+}
+
+/// A server that drains closes its connection as soon as its own side of the streams is over; the
+/// client's application may still be reading.
+#[test]
+fn what_both_sides_have_ended_cannot_fail_any_more() {
+    const OK: &[u8] = &[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88];
+    const LAST_DATA: &[u8] = b"\0\0\x06\0\x01\0\0\0\x01answer";
+
+    on_one_thread(async {
+        let drain = Drain::new();
+        let (client, mut far) = silent_peer(&Settings::default(), &drain).await;
+        let opening = client.connect(connect_to("127.0.0.1:1".parse().unwrap()));
+        far.write_all(&[OK, LAST_DATA].concat()).await.unwrap();
+        let (_, mut tunnel) = opening.await.unwrap();
+        tunnel.shutdown().await.unwrap();
+        drop(far);
+        while !client.is_closing() {
+            yield_now().await;
+        }
+        assert!(poll_fn(|cx| Poll::Ready(tunnel.poll_gone(cx).is_pending())).await);
+        let mut answer = String::new();
+        tunnel.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "answer");
+    });
 }
 
 /// Envoy resets a tunnel right behind the last bytes of a server that has closed; all of it comes

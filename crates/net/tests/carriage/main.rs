@@ -8,6 +8,7 @@ mod floods;
 mod frames;
 mod gone;
 mod hbone;
+mod peers;
 mod pool;
 mod stream;
 mod windows;
@@ -122,7 +123,7 @@ impl Hop {
         let transport = Transport::new(near);
         let activity = transport.activity();
         let guard = drain.guard();
-        let client = Client::handshake(transport, activity, &of_client, &guard).await.unwrap();
+        let client = Client::start(transport, activity, &of_client, &guard);
         Self { client, server, _client_drain: drain }
     }
 

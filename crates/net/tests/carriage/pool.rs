@@ -76,7 +76,7 @@ impl World {
             let transport = Transport::new(near);
             let activity = transport.activity();
             let settings = Settings::default();
-            let client = Client::handshake(transport, activity, &settings, &guard).await.unwrap();
+            let client = Client::start(transport, activity, &settings, &guard);
             Ok(Numbered { client, number })
         }
     }

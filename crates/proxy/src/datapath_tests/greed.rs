@@ -55,8 +55,7 @@ impl Attack {
                 let proven = credentials.connector.connect(transport, &expected).await;
                 let (stream, _) = proven.expect("both prove who they are");
                 let settings = Settings::default();
-                let client = Client::handshake(stream, activity, &settings, &drain.guard()).await;
-                let client = client.expect("an HBONE connection");
+                let client = Client::start(stream, activity, &settings, &drain.guard());
                 let asking = (0..TUNNELS).map(|_| client.connect(ask(target)));
                 for answer in futures::future::join_all(asking).await {
                     match answer {

@@ -260,8 +260,8 @@ impl Proxy {
             let proven = credentials.connector.connect(transport, &expected).await;
             let (drain, settings) = (Drain::new(), Settings::default());
             let (stream, _) = proven.unwrap();
-            let client = Client::handshake(stream, activity, &settings, &drain.guard()).await;
-            match client.unwrap().connect(request).await {
+            let client = Client::start(stream, activity, &settings, &drain.guard());
+            match client.connect(request).await {
                 Ok(_) => StatusCode::OK,
                 Err(HboneError::Refused(status)) => status,
                 Err(error) => panic!("{authority}: {error}"),

@@ -517,7 +517,7 @@ impl World {
         let proven = credentials.connector.connect(transport, &[identity("way")]).await;
         let (stream, _) = proven.unwrap();
         let settings = Settings::default();
-        Client::handshake(stream, activity, &settings, &self.drain.guard()).await.unwrap()
+        Client::start(stream, activity, &settings, &self.drain.guard())
     }
 
     /// What a client that sends these bytes and then nothing is answered, to the end of the

@@ -1,0 +1,155 @@
+//! The task's side of a connection: reads the transport, and writes what waits for it.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{BufMut, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+
+use super::link::Link;
+use crate::copy::arena;
+use crate::ended::Ended;
+
+/// Less of a frame that has not come whole is copied, so that it keeps no read alive.
+const SMALL_BYTES: usize = 4096;
+/// What is read before others of the thread have their turn.
+const TURN_BYTES: usize = 512 * 1024;
+
+/// The task's side of a connection. The connection is over when it is dropped.
+pub(super) struct Driver<IO> {
+    io: IO,
+    link: Rc<Link>,
+    /// A frame that has not come whole.
+    input: BytesMut,
+    is_dirty: bool,
+    is_closing: bool,
+    over: Option<Result<(), Ended>>,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
+    pub(super) fn new(io: IO, link: Rc<Link>) -> Self {
+        Self { io, link, input: BytesMut::new(), is_dirty: false, is_closing: false, over: None }
+    }
+
+    /// Reads and writes what there is. Ready when the connection is over.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        if self.over.is_none() {
+            let over = ready!(self.poll_end(cx));
+            self.link.end(over.as_ref().err().cloned().unwrap_or(Ended::Closed));
+            self.over = Some(over);
+        }
+        Poll::Ready(self.over.clone().unwrap_or(Ok(())))
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        if self.is_closing {
+            return self.poll_close(cx);
+        }
+        self.link.adjust(cx);
+        match self.poll_read(cx) {
+            Poll::Ready(Ok(())) => self.is_closing = true,
+            Poll::Ready(Err(ended @ Ended::Fault(_))) => {
+                // The peer learns why; whether it listens is its own affair.
+                let _pending = self.poll_write(cx);
+                return Poll::Ready(Err(ended));
+            }
+            Poll::Ready(Err(ended)) => return Poll::Ready(Err(ended)),
+            Poll::Pending => {}
+        }
+        let written = self.poll_write(cx);
+        self.link.written();
+        if let Poll::Ready(Err(error)) = written {
+            return Poll::Ready(Err(error));
+        }
+        if self.link.is_done() {
+            self.is_closing = true;
+        }
+        if !self.is_closing {
+            return Poll::Pending;
+        }
+        self.link.finish();
+        self.poll_close(cx)
+    }
+
+    /// Ready when the peer has closed.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        let mut left = TURN_BYTES;
+        loop {
+            let read = arena::with_small_room(|chunk| {
+                let room = chunk.capacity();
+                let polled = pin!(self.io.read_buf(&mut (&mut *chunk).limit(room))).poll(cx);
+                polled.map_ok(|bytes| (bytes, chunk.split()))
+            });
+            if read.is_pending() && !self.input.is_empty() && self.input.len() < SMALL_BYTES {
+                self.input = BytesMut::from(&self.input[..]);
+            }
+            let (bytes, came) = ready!(read).map_err(failed)?;
+            if bytes == 0 {
+                let is_cut = self.link.has_streams();
+                let cut = || failed(io::ErrorKind::UnexpectedEof.into());
+                return Poll::Ready(if is_cut { Err(cut()) } else { Ok(()) });
+            }
+            if self.input.is_empty() {
+                self.input = came;
+            } else {
+                self.input.unsplit(came);
+            }
+            self.link.read(&mut self.input).map_err(Ended::Fault)?;
+            if self.input.is_empty() {
+                self.input = BytesMut::new();
+            }
+            if self.link.is_due() {
+                // What does not go now goes later; it has a bound.
+                let _pending = self.poll_write(cx)?;
+            }
+            left = left.saturating_sub(bytes);
+            if left == 0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        loop {
+            let io = Pin::new(&mut self.io);
+            let written = self.link.write(|slices| {
+                let polled = io.poll_write_vectored(cx, slices);
+                (if let Poll::Ready(Ok(bytes)) = &polled { *bytes } else { 0 }, polled)
+            });
+            let Some(written) = written else { break };
+            let bytes = ready!(written).map_err(failed)?;
+            if bytes == 0 {
+                return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
+            }
+            self.is_dirty = true;
+        }
+        if self.is_dirty {
+            ready!(Pin::new(&mut self.io).poll_flush(cx)).map_err(failed)?;
+            self.is_dirty = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Nothing is open any more, so that it does not matter whether the peer hears of the end.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        if ready!(self.poll_write(cx)).is_ok() {
+            let _closed = ready!(Pin::new(&mut self.io).poll_shutdown(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO> Drop for Driver<IO> {
+    fn drop(&mut self) {
+        // As if the transport had broken: a tunnel that was asked for may be asked for again.
+        self.link.end(failed(io::ErrorKind::BrokenPipe.into()));
+    }
+}
+
+fn failed(error: io::Error) -> Ended {
+    Ended::Transport(Arc::new(error))
+}
