@@ -31,7 +31,8 @@ fuzz_target!(|data: &[u8]| {
                 Err(fault) => return session.fail(fault),
             }
         }
-        assert!(session.streams() <= 8);
+        assert!(session.streams() <= 16);
+        session.announce();
         if size % 4 == 0 {
             assert!(session.take_output().len() < 512 * 1024);
         }

@@ -16,7 +16,7 @@
 //!
 //! | a peer may | bound |
 //! |---|---|
-//! | open streams | [`Limits::streams`], counted until our side has let go of them |
+//! | open streams | [`Limits::streams`]; with those that have ended, twice as many |
 //! | be refused streams, or send malformed requests | 1,000 in a row |
 //! | send fields | [`Limits::field_bytes`] in at most 64 frames |
 //! | send frames that are answered | 64 KiB of answers that nobody has taken |

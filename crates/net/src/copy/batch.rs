@@ -10,6 +10,8 @@ use bytes::{Buf, Bytes, BytesMut};
 const MAX_SLICES: usize = 16;
 /// Chunks smaller than this are put together once there are more than fit into one call.
 const SMALL_BYTES: usize = 1024;
+/// With chunks smaller than this on average what they lie in may be many times as large.
+const SCATTERED_BYTES: usize = 8 * 1024;
 /// Empty batches a thread keeps for the next to come.
 const MAX_KEPT: usize = 64;
 
@@ -49,6 +51,11 @@ impl Batch {
     /// How many bytes are in it.
     pub(crate) fn bytes(&self) -> usize {
         self.chunks.iter().map(Bytes::len).sum::<usize>() + self.tail.len()
+    }
+
+    /// Whether its chunks are small on average: each may keep a whole read alive.
+    pub(super) fn is_scattered(&self) -> bool {
+        self.chunks.len() > 1 && self.bytes() < SCATTERED_BYTES * self.chunks.len()
     }
 
     /// Copies its bytes to memory of their own size: a chunk keeps the whole buffer alive that it

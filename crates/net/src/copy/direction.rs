@@ -181,6 +181,9 @@ impl Direction {
                 Poll::Ready(Err(_)) | Poll::Pending => break,
             }
         }
+        if S::SHARES_ITS_TRANSPORT && batch.is_scattered() {
+            batch.pack();
+        }
     }
 
     /// What waits for a slow sink holds on to no more memory than it fills, where that is short.

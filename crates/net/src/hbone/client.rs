@@ -87,7 +87,8 @@ fn broken(ended: Ended) -> HboneError {
 impl Connection for Client {
     fn has_room(&self, limit: usize) -> bool {
         let limit = limit.min(self.link.max_streams());
-        !self.link.is_closing() && self.state.tunnels.get() < limit
+        let has_room = self.state.tunnels.get() < limit;
+        has_room && !self.link.is_closing() && !self.link.is_stuck()
     }
 
     fn is_closing(&self) -> bool {

@@ -242,7 +242,7 @@ impl Incoming {
     fn retarget(&mut self, window: usize, most: usize) -> Option<u32> {
         let floor = FLOOR_BYTES as usize;
         let delivered = std::mem::take(&mut self.delivered);
-        // The peer has credit for it by now, within the window set here.
+        // Credit for it is given behind this, within the window that is set here.
         self.exposed = self.exposed.saturating_sub(delivered);
         if self.headroom > floor && self.used_up_at.elapsed() >= HEADROOM_TIME {
             self.headroom = floor;

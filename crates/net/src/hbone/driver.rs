@@ -24,6 +24,8 @@ pub(super) struct Driver<IO> {
     link: Rc<Link>,
     /// A frame that has not come whole.
     input: BytesMut,
+    /// It was copied, and keeps no read alive.
+    is_copied: bool,
     is_dirty: bool,
     is_closing: bool,
     over: Option<Result<(), Ended>>,
@@ -31,7 +33,15 @@ pub(super) struct Driver<IO> {
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
     pub(super) fn new(io: IO, link: Rc<Link>) -> Self {
-        Self { io, link, input: BytesMut::new(), is_dirty: false, is_closing: false, over: None }
+        Self {
+            io,
+            link,
+            input: BytesMut::new(),
+            is_copied: false,
+            is_dirty: false,
+            is_closing: false,
+            over: None,
+        }
     }
 
     /// Reads and writes what there is. Ready when the connection is over.
@@ -49,6 +59,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
             return self.poll_close(cx);
         }
         self.link.adjust(cx);
+        if self.link.is_due() {
+            // Before what is read adds to it.
+            let _pending = self.poll_write(cx)?;
+        }
         match self.poll_read(cx) {
             Poll::Ready(Ok(())) => self.is_closing = true,
             Poll::Ready(Err(ended @ Ended::Fault(_))) => {
@@ -83,8 +97,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
                 let polled = pin!(self.io.read_buf(&mut (&mut *chunk).limit(room))).poll(cx);
                 polled.map_ok(|bytes| (bytes, chunk.split()))
             });
-            if read.is_pending() && !self.input.is_empty() && self.input.len() < SMALL_BYTES {
+            let is_small = !self.input.is_empty() && self.input.len() < SMALL_BYTES;
+            if read.is_pending() && is_small && !self.is_copied {
                 self.input = BytesMut::from(&self.input[..]);
+                self.is_copied = true;
             }
             let (bytes, came) = ready!(read).map_err(failed)?;
             if bytes == 0 {
@@ -92,6 +108,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
                 let cut = || failed(io::ErrorKind::UnexpectedEof.into());
                 return Poll::Ready(if is_cut { Err(cut()) } else { Ok(()) });
             }
+            self.is_copied = false;
             if self.input.is_empty() {
                 self.input = came;
             } else {

@@ -30,6 +30,8 @@ const RAPID_RESET: Fault =
 const MAX_CONTROL_BYTES: usize = 512 * 1024;
 const DEAF: Fault =
     Fault { reason: Reason::ENHANCE_YOUR_CALM, what: "it reads nothing of what it makes us say" };
+/// Pieces that are copied when there are several.
+const SMALL_BYTES: usize = 4096;
 /// So much of it is written before more is read.
 const DUE_CONTROL_BYTES: usize = 16 * 1024;
 
@@ -52,6 +54,7 @@ struct Slot {
 }
 
 struct State {
+    role: Role,
     session: Session,
     waiting: Waiting,
     /// What the state machine said since `mark`, and before it: some of that may still wait.
@@ -96,6 +99,7 @@ impl Link {
             stream_window_bytes: credit.window(),
         };
         let state = State {
+            role,
             session: Session::new(role, limits),
             waiting: Waiting::default(),
             said: [0; 2],
@@ -223,7 +227,7 @@ impl Link {
     pub(super) fn release(&self, stream: u32, bytes: usize) {
         let state = &mut *self.state.borrow_mut();
         state.session.release(stream, bytes);
-        if state.session.has_output() {
+        if state.session.has_output() || state.session.is_credit_due() {
             self.credit.wake_driver();
         }
     }
@@ -330,7 +334,9 @@ impl Link {
 
     /// Brings the windows up to date.
     pub(super) fn adjust(&self, cx: &Context<'_>) {
-        self.credit.adjust(cx, &mut self.state.borrow_mut().session);
+        let session = &mut self.state.borrow_mut().session;
+        self.credit.adjust(cx, session);
+        session.announce();
     }
 
     /// Reads what has come, and gives it to those whom it is for.
@@ -354,7 +360,15 @@ impl Link {
 
     /// Whether so much has to be said that it goes before more is read.
     pub(super) fn is_due(&self) -> bool {
-        self.state.borrow().said[0] > DUE_CONTROL_BYTES
+        let state = self.state.borrow();
+        state.said[0] + state.session.output_bytes() > DUE_CONTROL_BYTES
+    }
+
+    /// Whether so much was asked for, and is not sent, that nothing more should be.
+    pub(super) fn is_stuck(&self) -> bool {
+        let state = self.state.borrow();
+        let said: usize = state.said.iter().sum();
+        said + state.session.output_bytes() > MAX_CONTROL_BYTES / 2
     }
 
     /// The transport took what it could.
@@ -476,6 +490,9 @@ impl State {
                 let Some(slot) = self.slot(stream) else {
                     return self.session.release(stream, count);
                 };
+                // Nobody takes them now: many small pieces would keep a read alive each.
+                let is_left_over = count < SMALL_BYTES && !slot.received.is_empty();
+                let bytes = if is_left_over { Bytes::copy_from_slice(&bytes) } else { bytes };
                 slot.received.push(bytes);
                 slot.has_ended |= is_last;
                 slot.wake_reader();
@@ -500,7 +517,9 @@ impl State {
             }
             Event::Leaving { last, reason } => {
                 self.is_left = true;
-                let untouched = self.slots.iter_mut().filter(|slot| slot.stream > last);
+                // A client's GOAWAY speaks of streams that a server would open.
+                let is_own = self.role == Role::Client;
+                let untouched = self.slots.iter_mut().filter(|slot| is_own && slot.stream > last);
                 untouched.for_each(|slot| slot.fail(Ended::Untouched(reason)));
                 self.openers.drain(..).for_each(Waker::wake);
             }

@@ -146,9 +146,7 @@ impl Session {
         if self.incoming.receive(head.bytes).is_none() {
             return Err(FLOW.because("it sends more than the connection's window"));
         }
-        if let Some(credit) = self.incoming.announce() {
-            frame::put_window_update(0, credit, &mut self.output);
-        }
+        self.announce();
         input.advance(HEAD_BYTES + usize::from(head.has(flag::PADDED)));
         // Of padding nobody takes anything, so that it is given back at once.
         let beside = padding + usize::from(head.has(flag::PADDED));
@@ -175,12 +173,14 @@ impl Session {
                     let (stream, is_last) = (Some(head.stream), it.has_ended);
                     self.reading = Reading::Data { stream, bytes, padding, is_last };
                     self.release(head.stream, beside);
+                    self.announce();
                     return Ok(Step::Read);
                 }
             },
         };
         self.reading = Reading::Data { stream: None, bytes, padding, is_last: false };
         self.release(0, beside);
+        self.announce();
         Ok(error.map_or(Step::Read, |reason| self.stream_error(head.stream, reason)))
     }
 
@@ -202,6 +202,7 @@ impl Session {
                 None => {
                     let skipped = piece.len();
                     self.release(0, skipped);
+                    self.announce();
                     Step::Read
                 }
             }
@@ -302,7 +303,7 @@ impl Session {
         }
         // Those count that our side still has to do with: who opens and resets streams without end
         // makes no more work than who leaves them open.
-        if self.streams.len() >= self.limits.streams as usize {
+        if !self.has_room() {
             self.count_refused()?;
             return Ok(self.stream_error(stream, Reason::REFUSED_STREAM));
         }
@@ -416,9 +417,16 @@ impl Session {
         if settings.len() > MAX_SETTINGS {
             return Err(CALM.because("it sends more settings than there are"));
         }
-        let mut is_wider = false;
+        let (mut is_wider, mut window) = (false, None);
         for [a, b, value @ ..] in settings {
-            is_wider |= self.set(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))?;
+            match (u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value)) {
+                // The last one counts: each would be a walk over all streams.
+                (setting::INITIAL_WINDOW_SIZE, value) => window = Some(value),
+                (name, value) => is_wider |= self.set(name, value)?,
+            }
+        }
+        if let Some(window) = window {
+            is_wider |= self.set(setting::INITIAL_WINDOW_SIZE, window)?;
         }
         self.reply(frame::put_settings_ack);
         Ok(if is_wider { Step::Event(Event::Window { stream: None }) } else { Step::Read })

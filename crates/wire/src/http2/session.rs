@@ -9,9 +9,9 @@
 //! | that either side has reset | yes | dropped | no |
 //! | that our side has let go of | no | dropped | no |
 //!
-//! A stream stays in the table until [`Session::close`]: what our side still has to do with counts
-//! against the peer's limit, however often the peer has reset it. Dropped bytes are given back to
-//! the connection's window at once.
+//! A stream stays in the table until [`Session::close`]. What our side still has to do with counts,
+//! however often the peer has reset it: the table has room for twice the peer's limit. Dropped
+//! bytes are given back to the connection's window at once.
 //!
 //! Two windows hold a sender, that of its stream and that of the connection. Bytes count as held
 //! from [`Event::Data`] to [`Session::release`]; then the peer gets credit for them, in steps of
@@ -255,6 +255,11 @@ impl Session {
         self.output.split()
     }
 
+    /// How much has to be sent.
+    pub fn output_bytes(&self) -> usize {
+        self.output.len()
+    }
+
     /// Whether something has to be sent.
     pub fn has_output(&self) -> bool {
         !self.output.is_empty()
@@ -311,20 +316,29 @@ impl Session {
         Head { bytes, kind: kind::DATA, flags, stream }.bytes()
     }
 
-    /// Bytes of a stream have gone on: the peer may send as many again.
+    /// Bytes of a stream have gone on: the peer may send as many again. On the connection it hears
+    /// so at the next [`Self::announce`].
     pub fn release(&mut self, stream: u32, bytes: usize) {
         self.incoming.release(bytes);
-        if let Some(credit) = self.incoming.announce() {
-            frame::put_window_update(0, credit, &mut self.output);
-        }
         let Some(it) = find(&mut self.streams, stream) else { return };
         it.incoming.release(bytes);
         it.announce(&mut self.output);
     }
 
-    /// Sets what all streams together may send.
+    /// Sets what all streams together may send. The peer hears of more at the next
+    /// [`Self::announce`].
     pub fn set_window(&mut self, bytes: u32) {
         self.incoming.resize(bytes);
+    }
+
+    /// Whether the peer has to hear of credit for the connection.
+    pub fn is_credit_due(&self) -> bool {
+        self.incoming.is_due()
+    }
+
+    /// Says what credit is due for the connection. Behind [`Self::set_window`]: credit that was
+    /// given cannot be taken back.
+    pub fn announce(&mut self) {
         if let Some(credit) = self.incoming.announce() {
             frame::put_window_update(0, credit, &mut self.output);
         }
@@ -401,6 +415,15 @@ impl Session {
     /// Whether the peer has begun as HTTP/2 begins, with its SETTINGS.
     pub fn has_begun(&self) -> bool {
         !matches!(self.reading, Reading::Preface | Reading::FirstHead)
+    }
+
+    /// Whether one more stream of the peer has room. It may open one as soon as another has ended,
+    /// when our side has still to do with that; so these have a bound of their own.
+    pub(super) fn has_room(&self) -> bool {
+        let most = self.limits.streams as usize;
+        let is_over = |it: &&Stream| it.is_reset || (it.has_ended && it.is_finished);
+        let over = self.streams.iter().filter(is_over).count();
+        self.streams.len() < 2 * most && self.streams.len() - over < most
     }
 
     /// How many streams our side has not let go of.

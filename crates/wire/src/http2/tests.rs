@@ -71,6 +71,9 @@ fn pair() -> (End, End) {
 
 /// Carries what both have to say until neither says more.
 fn exchange(one: &mut End, other: &mut End) {
+    for end in [&mut *one, other] {
+        end.session.announce();
+    }
     while one.session.has_output() || other.session.has_output() {
         let said = one.session.take_output();
         other.read(&said);
@@ -214,7 +217,7 @@ fn who_leaves_takes_what_is_under_way_and_nothing_more() {
 #[test]
 fn streams_count_until_our_side_has_let_go_of_them() {
     let (mut client, mut server) = pair();
-    for number in [1, 3, 5, 7] {
+    for number in [1, 3, 5, 7, 9, 11, 13, 15] {
         // The peer's own count says that there is room: it resets each at once.
         client.session.next_is(number);
         client.session.connect("a:1", &HeaderMap::new()).expect("room");
@@ -222,12 +225,47 @@ fn streams_count_until_our_side_has_let_go_of_them() {
         exchange(&mut client, &mut server);
     }
     let heard = server.heard();
-    assert_eq!(heard.iter().filter(|it| it.contains("CONNECT")).count(), 3, "{heard:?}");
-    assert_eq!(server.session.streams(), 3);
+    assert_eq!(heard.iter().filter(|it| it.contains("CONNECT")).count(), 6, "{heard:?}");
+    assert_eq!(server.session.streams(), 6);
     server.session.close(3);
     client.session.connect("a:1", &HeaderMap::new()).expect("room");
     exchange(&mut client, &mut server);
-    assert_eq!(server.heard(), ["9 CONNECT a:1"]);
+    assert_eq!(server.heard(), ["17 CONNECT a:1"]);
+}
+
+/// A client at its limit may open a stream in the same breath with which another ends.
+#[test]
+fn a_stream_that_both_sides_have_ended_makes_room_at_once() {
+    let (mut client, mut server) = pair();
+    for _ in 0..3 {
+        client.session.connect("a:1", &HeaderMap::new()).expect("room");
+    }
+    exchange(&mut client, &mut server);
+    server.session.respond(1, StatusCode::OK, &HeaderMap::new(), true);
+    exchange(&mut client, &mut server);
+    server.got.clear();
+    send(&mut client, &mut server, 1, b"", true);
+    client.session.close(1);
+    client.session.connect("b:1", &HeaderMap::new()).expect("room");
+    exchange(&mut client, &mut server);
+    assert_eq!(server.heard(), ["1 .", "7 CONNECT b:1"]);
+}
+
+/// What was held when the connection's window was made smaller brings no credit beyond it.
+#[test]
+fn credit_that_a_smaller_window_withholds_is_not_given() {
+    let (mut client, mut server, stream) = opened();
+    server.session.set_window(200_000);
+    assert!(server.session.set_stream_window(200_000));
+    exchange(&mut client, &mut server);
+    for _ in 0..9 {
+        send(&mut client, &mut server, stream, &[7; 16_000], false);
+    }
+    server.session.release(stream, 9 * 16_000);
+    assert!(server.session.is_credit_due() && client.session.sendable(stream) == 56_000);
+    server.session.set_window(65_535);
+    exchange(&mut client, &mut server);
+    assert_eq!(client.session.sendable(stream), 56_000, "9,535 of 144,000 are owed");
 }
 
 /// The block of a CONNECT.
@@ -358,7 +396,7 @@ fn floods_end_a_connection_before_they_cost_memory() {
         let mut server = served(&flood);
         assert_eq!(server.fault.map(|it| it.reason), Some(Reason::ENHANCE_YOUR_CALM));
         assert!(server.session.take_output().len() < 100 * 1024);
-        assert!(server.session.streams() <= LIMITS.streams as usize);
+        assert!(server.session.streams() <= 2 * LIMITS.streams as usize);
     }
 }
 
@@ -432,7 +470,7 @@ proptest! {
             frames.iter().map(|(kind, flags, on, it)| raw(*kind, *flags, *on, it)).collect();
         let mut server = served(&[frames.concat(), noise].concat());
         prop_assert!(server.session.take_output().len() < 100 * 1024);
-        prop_assert!(server.session.streams() <= LIMITS.streams as usize);
+        prop_assert!(server.session.streams() <= 2 * LIMITS.streams as usize);
     }
 }
 

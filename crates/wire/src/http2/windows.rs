@@ -2,8 +2,7 @@
 //!
 //! A window may become smaller while bytes are under way: by SETTINGS at once, so that the peer may
 //! send less than nothing for a while, or by credit that is not given. Neither leaves a peer
-//! waiting for ever: what is owed is said as soon as half of the window is used up, whatever
-//! brought it there.
+//! waiting for ever: what is owed is said as soon as it is half of what the peer still has.
 
 /// The largest window that there may be.
 pub(super) const MAX_WINDOW: i64 = (1 << 31) - 1;
@@ -49,10 +48,15 @@ impl Incoming {
         self.size = i64::from(size);
     }
 
-    /// Credit that is due: when half of the window is used up, so that not every read is a frame.
+    /// Whether credit is due: half as much as the peer still has, so that not every read is a
+    /// frame.
+    pub(super) fn is_due(&self) -> bool {
+        self.owed > 0 && 2 * self.owed >= self.open
+    }
+
+    /// Credit that is due.
     pub(super) fn announce(&mut self) -> Option<u32> {
-        let is_due = self.owed > 0 && self.open <= self.size / 2;
-        if !is_due {
+        if !self.is_due() {
             return None;
         }
         let owed = self.owed.min(MAX_WINDOW - self.open);
@@ -94,13 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_is_said_when_half_of_the_window_is_used() {
+    fn credit_is_said_when_it_is_half_of_what_is_left() {
         let mut window = Incoming::new(1000);
-        assert_eq!(window.receive(400), Some(()));
-        window.release(400);
+        assert_eq!(window.receive(300), Some(()));
+        window.release(300);
         assert_eq!(window.announce(), None);
         assert_eq!(window.receive(200), Some(()));
-        assert_eq!(window.announce(), Some(400));
+        assert_eq!(window.announce(), Some(300));
         window.release(200);
         assert_eq!(window.announce(), None);
         assert_eq!(window.receive(801), None);
