@@ -72,9 +72,6 @@ pub trait End {
         is_last: bool,
     ) -> Poll<Result<usize, EndError>>;
 
-    /// Nothing more to give for now: room that was set aside may serve others.
-    fn rest(&mut self);
-
     /// Whether the peer has said that nothing more comes, though not all before that is taken.
     fn has_ended(&self) -> bool;
 

@@ -51,8 +51,6 @@ impl Reason {
     pub const NO_ERROR: Self = Self(0);
     /// The peer breaks the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1);
-    /// Our own fault.
-    pub const INTERNAL_ERROR: Self = Self(2);
     /// The peer sends more than its window.
     pub const FLOW_CONTROL_ERROR: Self = Self(3);
     /// A frame on a stream that has ended.

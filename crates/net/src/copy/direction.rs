@@ -29,8 +29,6 @@ pub(super) struct Direction {
     state: State,
     /// Taken and not yet given. Lent: an idle direction holds none.
     in_flight: Option<Batch>,
-    /// Whether the sink set room aside for us.
-    holds_room: bool,
     /// Whether the source has something that the sink does not take.
     is_stuck: bool,
 }
@@ -58,7 +56,7 @@ impl Broken {
 
 impl Direction {
     pub(super) fn new() -> Self {
-        Self { state: State::Open, in_flight: None, holds_room: false, is_stuck: false }
+        Self { state: State::Open, in_flight: None, is_stuck: false }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -127,7 +125,6 @@ impl Direction {
         sink: &mut impl End,
     ) -> Poll<Result<(), Broken>> {
         let room = ready!(sink.poll_room(cx)).map_err(Broken::Sink)?;
-        self.holds_room = true;
         let mut batch = Batch::lend();
         let taken = source.poll_take(cx, room, &mut batch).map_err(Broken::Source)?;
         if batch.is_empty() {
@@ -139,10 +136,8 @@ impl Direction {
             Poll::Ready(Taken::Some) => {}
             Poll::Ready(Taken::Last) => self.state = State::Ending,
             Poll::Pending => {
-                // Woken for nothing: room must not be kept from others meanwhile.
-                self.holds_room = false;
+                // Woken for nothing.
                 self.is_stuck = false;
-                sink.rest();
                 return Poll::Pending;
             }
         }
@@ -202,9 +197,6 @@ impl Direction {
         unwatched: bool,
     ) -> Poll<Result<(), Broken>> {
         self.is_stuck = false;
-        if std::mem::take(&mut self.holds_room) {
-            sink.rest();
-        }
         if unwatched && let Poll::Ready(error) = sink.poll_gone(cx) {
             return Poll::Ready(Err(Broken::Sink(error)));
         }
@@ -262,8 +254,6 @@ mod tests {
                 (bytes, Poll::Ready(Ok(bytes)))
             })
         }
-
-        fn rest(&mut self) {}
 
         fn has_ended(&self) -> bool {
             false

@@ -172,8 +172,6 @@ impl End for SocketEnd {
         written.map_err(EndError::Socket)
     }
 
-    fn rest(&mut self) {}
-
     fn has_ended(&self) -> bool {
         let known = self.stream.ready(Interest::READABLE).now_or_never();
         known.is_some_and(|known| known.is_ok_and(|ready| ready.is_read_closed()))

@@ -53,9 +53,7 @@ impl AsyncWrite for Tunnel {
         let room = ready!(tunnel.poll_room(cx)).map_err(broken)?;
         let mut batch = Batch::default();
         batch.push(Bytes::copy_from_slice(&bytes[..bytes.len().min(room)]));
-        let given = ready!(tunnel.poll_give(cx, &mut batch, false)).map_err(broken);
-        tunnel.rest();
-        given.into()
+        tunnel.poll_give(cx, &mut batch, false).map_err(broken)
     }
 
     /// The task that drives the connection sends what was written.

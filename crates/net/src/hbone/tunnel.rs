@@ -103,8 +103,6 @@ impl End for Tunnel {
         Poll::Ready(Ok(given))
     }
 
-    fn rest(&mut self) {}
-
     fn has_ended(&self) -> bool {
         self.link.has_ended(self.stream)
     }
