@@ -19,6 +19,7 @@ use ambit_model::names::WorkloadName;
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
 use ambit_net::copy::{CopyError, End, Flow, copy};
+use ambit_net::kernel_path::Shortcut;
 use ambit_tls::{Peer, RevocationList};
 use ambit_wire::admin;
 use slab::Slab;
@@ -364,6 +365,11 @@ impl Entered {
     /// Why it was cut, if it was.
     fn cut_for(&self) -> Option<CutReason> {
         self.connection.cut_for.borrow().clone()
+    }
+
+    /// Counts what the kernel moves past [`Self::carry`] as well. To be called once.
+    pub fn count_past(&self, to_server: Rc<Shortcut>, to_client: Rc<Shortcut>) {
+        self.flow().count_past(to_server, to_client);
     }
 
     /// Carries the connection to its end: opens its records, moves its bytes, closes its records.

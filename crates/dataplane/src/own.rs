@@ -26,7 +26,7 @@ pub struct OwnWorkload {
     /// Namespace and name, by which the view knows it too.
     pub name: WorkloadName,
     /// Its network namespace, where that is not the proxy's own.
-    pub netns: Option<NetNs>,
+    pub netns: Option<Arc<NetNs>>,
     /// The identity it acts under.
     pub identity: Identity,
     /// Its shares of the process' descriptors.

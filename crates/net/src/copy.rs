@@ -14,8 +14,9 @@ mod direction;
 mod socket;
 mod watch;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use watch::Watch;
 use ambit_wire::http2::Reason;
 
 use crate::ended::Ended;
+use crate::kernel_path::Shortcut;
 
 /// How much is read from a socket at once: four frames of a tunnel, each of which fills four TLS
 /// records with its head. A byte more would take a record of its own. Less costs a stream wake-ups
@@ -148,6 +150,8 @@ pub struct Flow {
     to_client: Cell<u64>,
     is_cut: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// What the kernel carries past [`copy`], to the server and to the client.
+    past: OnceCell<[Rc<Shortcut>; 2]>,
 }
 
 impl Flow {
@@ -158,12 +162,18 @@ impl Flow {
 
     /// Bytes from client to server so far.
     pub fn to_server(&self) -> u64 {
-        self.to_server.get()
+        self.to_server.get() + self.past.get().map_or(0, |[to_server, _]| to_server.bytes())
     }
 
     /// Bytes from server to client so far.
     pub fn to_client(&self) -> u64 {
-        self.to_client.get()
+        self.to_client.get() + self.past.get().map_or(0, |[_, to_client]| to_client.bytes())
+    }
+
+    /// What goes past [`copy`] counts too. To be called once.
+    pub fn count_past(&self, to_server: Rc<Shortcut>, to_client: Rc<Shortcut>) {
+        let said = self.past.set([to_server, to_client]);
+        debug_assert!(said.is_ok(), "a connection has one way past");
     }
 
     /// Ends the connection; both ends see a reset.

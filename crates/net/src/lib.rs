@@ -27,6 +27,7 @@
 //! * [`cork`](mod@cork): `cork`: what is written at one moment is sent at once
 //! * [`drain`]: `Drain`, `Guard`: ending in good order
 //! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
+//! * [`kernel_path`]: `KernelPath::{open, shortcut}`: two sockets joined in the kernel
 //! * [`grpc`]: `connect`: a channel to the control plane
 //! * [`hbone`]: `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings`
 //! * [`pool`]: `Pool` of any `Connection`, shared by the users of one thread
@@ -43,6 +44,7 @@ mod ended;
 pub mod grpc;
 pub mod hbone;
 pub mod http_port;
+pub mod kernel_path;
 pub mod local_http;
 pub mod memfd;
 pub mod memory;

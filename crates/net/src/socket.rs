@@ -318,6 +318,7 @@ pub fn address_exists(ip: IpAddr) -> io::Result<bool> {
 
 /// Bounds the accept queue check in [`TcpInfo::queued`].
 const TCP_LISTEN: u8 = 10;
+const TCP_CLOSE: u8 = 7;
 
 /// What the kernel knows about a TCP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,6 +331,8 @@ pub struct TcpInfo {
     pub queued: u32,
     /// Whether this is a listener.
     pub listening: bool,
+    /// Whether there is no connection any more.
+    pub is_closed: bool,
 }
 
 /// Reads [`TcpInfo`] of a TCP socket.
@@ -340,6 +343,7 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         retransmits: info.tcpi_total_retrans,
         queued: info.tcpi_unacked,
         listening: info.tcpi_state == TCP_LISTEN,
+        is_closed: info.tcpi_state == TCP_CLOSE,
     })
 }
 

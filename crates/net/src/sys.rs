@@ -6,6 +6,7 @@
 //! decide what is called when.
 #![allow(unsafe_code)]
 
+pub(crate) mod bpf;
 pub mod capability;
 pub mod clock;
 pub(crate) mod control_message;

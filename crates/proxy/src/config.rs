@@ -40,6 +40,9 @@ const DEFAULT_MEMORY_BUDGET: usize = 512 << 20;
 const MEMORY_PART: usize = 4;
 /// The part of it that one pod may use each way, so that it takes several to use it up.
 const POD_PART: usize = 4;
+/// The part of it that may wait in the kernel, for readers that are slow on connections between two
+/// pods of the node.
+const KERNEL_PART: usize = 2;
 /// Less would hold up even a few readers that are only a little slow.
 const MIN_MEMORY_BUDGET: usize = 16 << 20;
 /// Istio's places for the root certificate, the token and the revocation list.
@@ -165,6 +168,9 @@ pub struct Args {
     /// How two pods of this node are connected
     #[arg(long, env = "AMBIT_SAME_NODE", value_enum, default_value = "join")]
     pub same_node: SameNode,
+    /// Whether the kernel moves the bytes of two joined pods past the proxy
+    #[arg(long, env = "AMBIT_KERNEL_PATH", value_enum, default_value = "auto")]
+    pub kernel_path: KernelPathUse,
     /// Dial applications from the client's address
     #[arg(long, env = "ENABLE_ORIG_SRC", default_value_t = true, action = clap::ArgAction::Set)]
     pub original_source: bool,
@@ -309,6 +315,17 @@ pub enum SameNode {
     Encrypt,
 }
 
+/// Whether the kernel moves the bytes of two joined pods past the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub enum KernelPathUse {
+    /// Where the kernel can; where it cannot, the log says why, and the proxy moves them.
+    Auto,
+    /// The proxy does not start where the kernel cannot.
+    On,
+    /// The proxy moves them.
+    Off,
+}
+
 /// The settings as used.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -345,6 +362,8 @@ pub(crate) struct Config {
     pub(crate) zds_socket: PathBuf,
     /// What happens between two pods of this very node.
     pub(crate) same_node: SameNode,
+    /// Whether the kernel moves the bytes of two joined pods past the proxy.
+    pub(crate) kernel_path: KernelPathUse,
     /// Answer CONNECT with the destination's baggage.
     pub(crate) response_baggage: bool,
     /// Log decisions of policies at INFO instead of DEBUG.
@@ -468,6 +487,12 @@ impl ConfigError {
 }
 
 impl Config {
+    /// What the kernel may hold for connections that it moves past the proxy: it counts as the
+    /// proxy's memory too.
+    pub(crate) fn kernel_budget_bytes(&self) -> u64 {
+        (self.memory.worker_bytes / KERNEL_PART) as u64
+    }
+
     /// The part of it that moving bytes needs.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
@@ -543,6 +568,7 @@ impl Config {
             worker_threads: parse::worker_threads(args, proxy_config.concurrency),
             zds_socket: args.zds_socket.clone(),
             same_node: args.same_node,
+            kernel_path: args.kernel_path,
             response_baggage: args.response_baggage,
             policy_info_logging: args.policy_info_logging,
             localhost_app_tunnel: args.localhost_app_tunnel,

@@ -31,6 +31,7 @@ macro_rules! in_namespaces {
 mod egress;
 mod gone;
 mod greed;
+mod past;
 mod resolvers;
 mod slow_readers;
 

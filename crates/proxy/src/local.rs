@@ -5,7 +5,9 @@
 //! policies of the server allow the client, and the address exists in the server's namespace at the
 //! moment of dialling. If the last check fails, the connection is not joined.
 
+use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use ambit_dataplane::connections::CutReason;
@@ -14,14 +16,14 @@ use ambit_dataplane::failure::{Failure, ResponseFlags};
 use ambit_dataplane::judgement::{Allowed, Refused, admit};
 use ambit_dataplane::metrics::Reporter;
 use ambit_dataplane::own::Served;
-use ambit_dataplane::record::{Record, Tally};
+use ambit_dataplane::record::Record;
 use ambit_model::authorize::Source;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
 use ambit_model::plan::Target;
 use ambit_net::copy::SocketEnd;
-use ambit_net::memory::Accounts;
-use ambit_net::socket::{Dialing, address_exists, tcp_dial};
+use ambit_net::kernel_path::Sender;
+use ambit_net::socket::{Dialing, address_exists, original_destination, tcp_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -139,19 +141,53 @@ impl Joined {
         &self.pod.identity
     }
 
-    /// Moves the bytes; both pods' records report it.
+    /// Moves the bytes, or has the kernel move them; both pods' records report it.
     pub(crate) async fn carry(
         self,
+        thread: &Thread,
+        served: &Served,
         client: SocketEnd,
-        accounts: Accounts,
         mut record: Record,
-        tally: &Tally,
     ) {
+        let accounts = thread.plane.mesh.memory.outbound(&served.own.uid);
+        let mut server = SocketEnd::new(self.server).on(accounts.clone());
+        let mut client = client.on(accounts);
+        let ways = thread.shared.kernel_path.as_ref().and_then(|path| {
+            let (of_client, of_server) = senders(served, &self.pod, &client, &server).ok()?;
+            Some((Rc::new(path.shortcut(of_client)), Rc::new(path.shortcut(of_server))))
+        });
+        if let Some((there, back)) = &ways {
+            self.allowed.entered.count_past(there.clone(), back.clone());
+            (client, server) = (client.past(back.clone()), server.past(there.clone()));
+        }
         record.allowed_by = self.allowed.by;
         let mut of_server = record.clone();
         of_server.reporter = Reporter::Destination;
         let records = vec![record, of_server];
-        let server = SocketEnd::new(self.server).on(accounts.clone());
-        self.allowed.entered.carry(client.on(accounts), server, records, tally).await;
+        self.allowed.entered.carry(client, server, records, &thread.plane.tally).await;
+        if let Some((there, back)) = ways {
+            thread.shared.metrics.past(there.bytes() + back.bytes());
+        }
     }
+}
+
+/// The applications' sockets, as they see their addresses: the client's before its redirect.
+fn senders(
+    served: &Served,
+    pod: &Pod,
+    client: &SocketEnd,
+    server: &SocketEnd,
+) -> io::Result<(Sender, Sender)> {
+    let (client, server) = (client.stream(), server.stream());
+    let of_client = Sender {
+        local: client.peer_addr()?,
+        remote: original_destination(client)?,
+        netns: served.own.netns.clone(),
+    };
+    let of_server = Sender {
+        local: server.peer_addr()?,
+        remote: server.local_addr()?,
+        netns: pod.netns.clone(),
+    };
+    Ok((of_client, of_server))
 }

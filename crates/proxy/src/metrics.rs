@@ -22,6 +22,9 @@ pub(crate) struct NodeMetrics {
     dns_upstream_failures: Counter,
     dns_upstream_seconds: Histogram,
     dns_refused: Counter,
+    kernel_path: Gauge,
+    kernel_path_connections: Counter,
+    kernel_path_bytes: Counter,
 }
 
 impl Default for NodeMetrics {
@@ -36,6 +39,9 @@ impl Default for NodeMetrics {
             dns_upstream_failures: Counter::default(),
             dns_upstream_seconds: Histogram::new(DNS_BUCKETS),
             dns_refused: Counter::default(),
+            kernel_path: Gauge::default(),
+            kernel_path_connections: Counter::default(),
+            kernel_path_bytes: Counter::default(),
         }
     }
 }
@@ -61,6 +67,26 @@ impl NodeMetrics {
         into.register(name, text, self.dns_upstream_seconds.clone());
         let text = "DNS queries refused because too many were under way";
         into.register("ambit_dns_refused", text, self.dns_refused.clone());
+        let text = "1 if the kernel can move bytes between two pods of this node past the proxy";
+        into.register("ambit_kernel_path", text, self.kernel_path.clone());
+        let text = "Ended connections of which the kernel moved bytes past the proxy";
+        let name = "ambit_kernel_path_connections";
+        into.register(name, text, self.kernel_path_connections.clone());
+        let text = "Bytes of ended connections that the kernel moved past the proxy";
+        into.register("ambit_kernel_path_bytes", text, self.kernel_path_bytes.clone());
+    }
+
+    /// Whether the kernel can move bytes past the proxy.
+    pub(crate) fn kernel_path(&self, is_open: bool) {
+        self.kernel_path.set(i64::from(is_open));
+    }
+
+    /// A connection has ended of which the kernel moved so many bytes.
+    pub(crate) fn past(&self, bytes: u64) {
+        if bytes > 0 {
+            self.kernel_path_connections.inc();
+            self.kernel_path_bytes.inc_by(bytes);
+        }
     }
 
     /// A pod was taken on; it waits for the first view or is served at once.

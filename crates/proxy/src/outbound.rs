@@ -422,17 +422,16 @@ async fn carry(thread: &Thread, served: &Served, client: TcpStream, route: Route
         thread.plane.balance.open(&uid)
     });
     let client = SocketEnd::new(client);
-    let accounts = || thread.plane.mesh.memory.outbound(&served.own.uid);
     let enter = || thread.plane.connections.enter(vec![served.own.uid.clone()], None, None);
     match route {
         Route::Local(joined) => {
-            joined.carry(client, accounts(), record, &thread.plane.tally).await;
+            joined.carry(thread, served, client, record).await;
         }
         Route::Tunnel(tunnel) => {
             enter().carry(client, *tunnel, vec![record], &thread.plane.tally).await;
         }
         Route::Direct(server) => {
-            let accounts = accounts();
+            let accounts = thread.plane.mesh.memory.outbound(&served.own.uid);
             let (client, server) =
                 (client.on(accounts.clone()), SocketEnd::new(server).on(accounts));
             enter().carry(client, server, vec![record], &thread.plane.tally).await;

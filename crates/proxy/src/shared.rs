@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ambit_dataplane::certificates::Certificates;
 use ambit_dataplane::demand::Demand;
 use ambit_dataplane::mesh::Mesh;
+use ambit_net::kernel_path::KernelPath;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
@@ -24,14 +25,22 @@ pub(crate) struct Shared {
     pub(crate) metrics: NodeMetrics,
     /// The pods that this proxy serves.
     pub(crate) pods: ArcSwap<Pods>,
+    /// What joins two of its pods in the kernel, if anything does.
+    pub(crate) kernel_path: Option<KernelPath>,
 }
 
 impl Shared {
     /// Nothing known yet.
-    pub(crate) fn new(config: Config, certificates: Certificates, demand: Demand) -> Self {
+    pub(crate) fn new(
+        config: Config,
+        certificates: Certificates,
+        demand: Demand,
+        kernel_path: Option<KernelPath>,
+    ) -> Self {
         let mesh = Arc::new(Mesh::new(config.settings(), certificates, demand));
         let metrics = NodeMetrics::default();
         mesh.metrics.register(|registry| metrics.register(registry));
-        Self { config, mesh, metrics, pods: ArcSwap::default() }
+        metrics.kernel_path(kernel_path.is_some());
+        Self { config, mesh, metrics, pods: ArcSwap::default(), kernel_path }
     }
 }

@@ -23,6 +23,7 @@ use ambit_dataplane::views::Views;
 use ambit_model::Text;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
+use ambit_net::kernel_path::KernelPath;
 use ambit_net::memfd::Sealed;
 use ambit_net::namespace::NetNs;
 use ambit_net::seqpacket::Connection;
@@ -37,7 +38,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::connections::{LiveConnections, PassedOn};
 use crate::admin::{self, Admin};
-use crate::config::Config;
+use crate::config::{Config, KernelPathUse, SameNode};
 use crate::dataplane::Listeners;
 use crate::dns;
 use crate::handover::{
@@ -96,6 +97,28 @@ impl Signals {
     }
 }
 
+/// What joins two pods in the kernel, if the settings want it and the kernel can.
+fn kernel_path(config: &Config) -> anyhow::Result<Option<KernelPath>> {
+    if config.same_node != SameNode::Join || config.kernel_path == KernelPathUse::Off {
+        return Ok(None);
+    }
+    match KernelPath::open(config.kernel_budget_bytes()) {
+        Ok(path) => {
+            info!("the kernel moves the bytes between two pods of this node");
+            Ok(Some(path))
+        }
+        Err(error) if config.kernel_path == KernelPathUse::On => {
+            let remedy = "--kernel-path on: use auto to let the proxy move the bytes instead";
+            Err(error).context(remedy)
+        }
+        Err(error) => {
+            let error = error_chain(&error);
+            info!(error, "the proxy moves the bytes between two pods of this node");
+            Ok(None)
+        }
+    }
+}
+
 /// A pod whose listeners are still arriving.
 struct Arriving {
     info: PodInfo,
@@ -137,7 +160,8 @@ impl Worker {
         tokio::spawn(link.clone().hand_on(learned));
         let (certificates, asks) = Certificates::new(Clock::system());
         let (demand, demands) = demand::demand(config.on_demand);
-        let shared = Arc::new(Shared::new(config, certificates.clone(), demand));
+        let kernel_path = kernel_path(&config)?;
+        let shared = Arc::new(Shared::new(config, certificates.clone(), demand, kernel_path));
         let authority = CertificateAuthority::new(
             shared.config.authority_access(),
             shared.config.certificate_ttl,
@@ -376,7 +400,13 @@ impl Worker {
         let name = WorkloadName::new(&*info.namespace, &*info.name);
         let shares = Shares::new(&self.shared.mesh.descriptors, &name);
         let netns = Some(netns);
-        let pod = Pod { uid: uid.clone(), name, netns, identity: identity.clone(), shares };
+        let pod = Pod {
+            uid: uid.clone(),
+            name,
+            netns: netns.map(Arc::new),
+            identity: identity.clone(),
+            shares,
+        };
         let pod = Arc::new(pod);
         self.shared.pods.rcu(|pods| {
             let mut pods = (**pods).clone();

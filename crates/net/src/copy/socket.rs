@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
@@ -12,8 +13,9 @@ use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use super::{Batch, End, EndError, READ_BYTES, Taken, arena};
+use crate::kernel_path::Shortcut;
 use crate::memory::{Accounts, Holder};
-use crate::socket::set_linger_reset;
+use crate::socket::{set_linger_reset, tcp_info};
 
 /// What is taken at once for a socket: no more, because it is held while the peer does not read.
 const ROOM_BYTES: u32 = 64 * 1024;
@@ -29,12 +31,23 @@ pub struct SocketEnd {
     /// What waits for a peer that does not read, when it came from another socket: what comes out
     /// of a tunnel is on the tunnel's accounts.
     holder: Option<Holder>,
+    /// Whether the end was signalled to the peer.
+    is_finished: bool,
+    /// How the kernel puts here what the other side's application sends, past the proxy.
+    shortcut: Option<Rc<Shortcut>>,
 }
 
 impl SocketEnd {
     /// Takes over a connected socket.
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream, is_fresh: true, failed: None, holder: None }
+        Self {
+            stream,
+            is_fresh: true,
+            failed: None,
+            holder: None,
+            is_finished: false,
+            shortcut: None,
+        }
     }
 
     /// What waits for the socket is on these accounts.
@@ -43,8 +56,17 @@ impl SocketEnd {
         self
     }
 
-    /// Takes note of what a write has left over.
-    fn note_left(&mut self, batch: &Batch) {
+    /// The kernel may put here what the other side's application sends.
+    pub fn past(mut self, shortcut: Rc<Shortcut>) -> Self {
+        self.shortcut = Some(shortcut);
+        self
+    }
+
+    /// Takes note of what a write has taken, and of what it has left over.
+    fn note(&mut self, written: &Poll<io::Result<usize>>, batch: &Batch) {
+        if let (Some(shortcut), Poll::Ready(Ok(bytes))) = (&self.shortcut, written) {
+            shortcut.relayed(*bytes, &self.stream, batch.is_empty());
+        }
         if let Some(holder) = &mut self.holder {
             let left = if batch.is_empty() { 0 } else { batch.bytes() };
             holder.set_charged(left);
@@ -72,6 +94,18 @@ impl SocketEnd {
                 written => return Poll::Ready(written),
             }
         }
+    }
+
+    /// The reset that what looks like an orderly end was. The kernel reports a reset once, and an
+    /// application whose bytes were to go past the proxy may have got it.
+    fn has_broken(&self) -> Option<EndError> {
+        let is_joined = self.shortcut.as_ref().is_some_and(|shortcut| shortcut.is_open());
+        if !is_joined || self.is_finished {
+            return None;
+        }
+        // Before the end was signalled from here, an orderly one leaves the socket half open.
+        let is_closed = tcp_info(&self.stream).is_ok_and(|info| info.is_closed);
+        is_closed.then(|| EndError::Socket(io::ErrorKind::ConnectionReset.into()))
     }
 
     /// Whether the peer has closed right after its first bytes, as with a connection for each
@@ -123,7 +157,7 @@ impl End for SocketEnd {
             };
             let bytes = ready!(read).map_err(EndError::Socket)?;
             if bytes == 0 {
-                return Poll::Ready(Ok(Taken::Last));
+                return Poll::Ready(self.has_broken().map_or(Ok(Taken::Last), Err));
             }
             into.push(chunk.split().freeze());
             let is_last = self.has_ended_at_once();
@@ -156,7 +190,7 @@ impl End for SocketEnd {
                 let result = self.poll_write_last(cx, slices);
                 (if let Poll::Ready(Ok(bytes)) = &result { *bytes } else { 0 }, result)
             });
-            self.note_left(batch);
+            self.note(&written, batch);
             return written.map_err(EndError::Socket);
         }
         let stream = Pin::new(&mut self.stream);
@@ -168,7 +202,7 @@ impl End for SocketEnd {
             let bytes = if let Poll::Ready(Ok(bytes)) = &result { *bytes } else { 0 };
             (bytes, result)
         });
-        self.note_left(batch);
+        self.note(&written, batch);
         written.map_err(EndError::Socket)
     }
 
@@ -181,15 +215,20 @@ impl End for SocketEnd {
         // A call only when the runtime has seen an error. A FIN is none, a reset is.
         match self.stream.try_io(Interest::ERROR, || self.stream.take_error()) {
             Ok(Some(error)) => Poll::Ready(EndError::Socket(error)),
-            _ => Poll::Pending,
+            Ok(None) => self.has_broken().map_or(Poll::Pending, Poll::Ready),
+            Err(_) => Poll::Pending,
         }
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EndError>> {
+        self.is_finished = true;
         Pin::new(&mut self.stream).poll_shutdown(cx).map_err(EndError::Socket)
     }
 
     fn reset(&mut self) {
+        if let Some(shortcut) = &self.shortcut {
+            shortcut.close();
+        }
         if let Err(error) = set_linger_reset(&self.stream) {
             tracing::debug!(%error, "socket could not be set to reset; it closes in order");
         }

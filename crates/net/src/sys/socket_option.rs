@@ -60,6 +60,28 @@ pub(crate) fn grow_send_buffer(socket: impl AsFd, size_bytes: libc::c_int) -> io
     grow(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, size_bytes)
 }
 
+/// How much memory the send queue of a socket may hold.
+pub(crate) fn send_buffer_bytes(socket: impl AsFd) -> io::Result<u32> {
+    // SAFETY: integers are valid for any bytes.
+    unsafe { read(socket, libc::SOL_SOCKET, libc::SO_SNDBUF) }
+}
+
+/// Takes the bound for what is written and not sent yet away.
+pub(crate) fn allow_unsent(socket: impl AsFd) -> io::Result<()> {
+    // SAFETY: the option takes an int; as an unsigned one this is the largest.
+    unsafe { write(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &-1) }
+}
+
+/// How much memory the send queue of a socket holds.
+pub(crate) fn queued_bytes(socket: impl AsFd) -> io::Result<u32> {
+    const SO_MEMINFO: libc::c_int = 55;
+    /// `SK_MEMINFO_WMEM_QUEUED` of `SK_MEMINFO_VARS`.
+    const QUEUED: usize = 5;
+    // SAFETY: integers are valid for any bytes.
+    let memory: [u32; 9] = unsafe { read(socket, libc::SOL_SOCKET, SO_MEMINFO)? };
+    Ok(memory[QUEUED])
+}
+
 fn grow(
     socket: impl AsFd,
     force: libc::c_int,

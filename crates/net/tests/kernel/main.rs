@@ -4,6 +4,7 @@
 
 mod capture;
 mod descriptors;
+mod kernel_path;
 mod namespaces;
 mod nftables;
 mod world;

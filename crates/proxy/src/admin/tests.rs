@@ -41,7 +41,7 @@ impl World {
         let variables = [("AUTH_TOKEN", "a.hush.token"), ("CA_HEADER_X-KEY", "hidden")];
         let config = config::tests::config(&[], &variables).expect("valid");
         let (certificates, _asks) = Certificates::new(Clock::system());
-        let mut shared = Shared::new(config, certificates, Demand::nothing());
+        let mut shared = Shared::new(config, certificates, Demand::nothing(), None);
         change(&mut shared);
         let shared = Arc::new(shared);
         let (link, said) = Link::new();
@@ -177,7 +177,7 @@ async fn shares_that_are_used_up_are_told_and_only_a_full_proxy_is_not_ready() {
         uid: "1".into(),
         shares: Shares::new(&shared.mesh.descriptors, &name),
         name,
-        netns: Some(NetNs::current().expect("this namespace")),
+        netns: Some(Arc::new(NetNs::current().expect("this namespace"))),
         identity: Identity::new("cluster.local", "shop", "cart"),
     });
     shared.pods.rcu(|pods| {

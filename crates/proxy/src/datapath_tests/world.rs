@@ -22,6 +22,7 @@ use ambit_model::view::{Change, View};
 use ambit_model::workload::{AppProtocol, PortMapping, Tunnel, Workload};
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport};
+use ambit_net::kernel_path::KernelPath;
 use ambit_net::namespace::{NetNs, set_sysctl};
 use ambit_net::netlink::{self, RouteSocket};
 use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
@@ -34,7 +35,7 @@ use futures::future::BoxFuture;
 use http::{Method, Request, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{Config, Environment, SameNode};
+use crate::config::{Config, Environment, KernelPathUse, SameNode};
 use crate::dataplane::{self, Command, Listeners};
 use crate::dns;
 use crate::pods::Pod;
@@ -63,6 +64,11 @@ pub(crate) fn privileged(test: &str, body: fn()) {
     let output = again.output().expect("user namespaces, or root, are needed for this test");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "inside: {output:?}");
+}
+
+/// Whether this process is root of a user namespace that [`privileged`] made, and of nothing else.
+pub(crate) fn is_in_a_user_namespace() -> bool {
+    std::env::var_os(INSIDE).is_some()
 }
 
 /// The whole mesh of one test.
@@ -182,7 +188,9 @@ impl World {
         let (certificates, asks) = Certificates::new(Clock::of(move || {
             SystemTime::now() + Duration::from_secs(ahead.load(Ordering::Relaxed))
         }));
-        let mut shared = Shared::new(config, certificates.clone(), Demand::nothing());
+        let kernel_path = (config.kernel_path == KernelPathUse::On)
+            .then(|| KernelPath::open(config.kernel_budget_bytes()).expect("sockets are joined"));
+        let mut shared = Shared::new(config, certificates.clone(), Demand::nothing(), kernel_path);
         if let Some(limit) = limit {
             let mesh = Arc::get_mut(&mut shared.mesh).expect("not shared yet");
             mesh.descriptors = Descriptors::new(Process { limit, threads: 1 });
@@ -224,7 +232,7 @@ impl Proxy {
         let enrolled = Arc::new(Pod {
             uid: pod.uid.as_str().into(),
             name: WorkloadName::new("default", pod.workload.name.clone()),
-            netns: Some(pod.netns.try_clone().unwrap()),
+            netns: Some(Arc::new(pod.netns.try_clone().unwrap())),
             identity: pod.workload.identity(),
             shares: Shares::new(
                 &self.shared.mesh.descriptors,

@@ -37,7 +37,7 @@ impl World {
         let flag = format!("--dns-upstream={address}");
         let config = config::tests::config(&[&flag], &[]).expect("valid");
         let (certificates, _asks) = Certificates::new(Clock::system());
-        let shared = Arc::new(Shared::new(config, certificates, Demand::nothing()));
+        let shared = Arc::new(Shared::new(config, certificates, Demand::nothing(), None));
         let mut view = View::default();
         let mut cart = Service::named("shop", "cart.shop.svc.cluster.local");
         let ip = "10.96.0.1".parse().expect("an address");
@@ -64,7 +64,7 @@ impl World {
         let pod = Arc::new(Pod {
             uid: uid.into(),
             shares: Shares::new(&self.shared.mesh.descriptors, &name),
-            netns: Some(NetNs::current().expect("this namespace")),
+            netns: Some(Arc::new(NetNs::current().expect("this namespace"))),
             identity: Identity::new("cluster.local", "shop", &*name.name),
             name,
         });

@@ -1,0 +1,135 @@
+//! Two pods of one node whose bytes the kernel moves past the proxy.
+
+use std::net::{IpAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use ambit_model::policy::Action;
+use ambit_model::view::Change;
+use ambit_net::kernel_path::KernelPath;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::world::{self, PodBox, Proxy, World, change, policy, publish};
+use super::{at, wait_until};
+use crate::config::SameNode;
+
+/// More than it takes until both directions are joined.
+const PINGS: u64 = 100;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A socket whose calls do not wait.
+fn watched(stream: TcpStream) -> tokio::net::TcpStream {
+    stream.set_nonblocking(true).unwrap();
+    tokio::net::TcpStream::from_std(stream).unwrap()
+}
+
+fn echo(stream: TcpStream) {
+    runtime().block_on(async {
+        let (mut from, mut to) = watched(stream).into_split();
+        let _cut = tokio::io::copy(&mut from, &mut to).await;
+    });
+}
+
+async fn ping(stream: &mut tokio::net::TcpStream) -> std::io::Result<()> {
+    stream.write_all(b"ping").await?;
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).await?;
+    assert_eq!(&answer, b"ping");
+    Ok(())
+}
+
+/// How long it can be used.
+async fn ping_to_the_end(stream: &mut tokio::net::TcpStream) -> Duration {
+    let started = Instant::now();
+    while ping(stream).await.is_ok() {
+        assert!(started.elapsed() < world::PATIENCE, "it does not end");
+    }
+    started.elapsed()
+}
+
+/// A client and a server on one node, and its proxy.
+struct Neighbours {
+    proxy: Proxy,
+    client: PodBox,
+    server: PodBox,
+}
+
+impl Neighbours {
+    fn new(world: &World) -> Self {
+        let (mut client, mut server) = (world.pod("client", "c"), world.pod("server", "s"));
+        let proxy = world.proxy_with(SameNode::Join, None, &["--kernel-path=on"]);
+        proxy.enrol(&mut client);
+        proxy.enrol(&mut server);
+        publish(&[&proxy], &[&client, &server], &[]);
+        server.serve(8080, echo);
+        Self { proxy, client, server }
+    }
+
+    fn joined(&self) -> usize {
+        self.proxy.shared.kernel_path.as_ref().unwrap().joined()
+    }
+
+    /// A connection that was used until the kernel moves its bytes.
+    async fn talk(&self, to: IpAddr) -> tokio::net::TcpStream {
+        let mut stream = watched(self.client.connect(at(to, 8080)).unwrap());
+        for _ in 0..PINGS {
+            ping(&mut stream).await.unwrap();
+        }
+        stream
+    }
+}
+
+/// Runs a test where programs may be loaded: not in a user namespace.
+fn with_neighbours(test: impl FnOnce(Neighbours)) {
+    if world::is_in_a_user_namespace() {
+        KernelPath::open(0).expect_err("only root of the machine may");
+    } else {
+        test(Neighbours::new(&World::new()));
+    }
+}
+
+in_namespaces! {
+    fn what_goes_past_is_counted_and_cut_as_ever() {
+        with_neighbours(|pods| {
+            let runtime = runtime();
+            let mut stream = runtime.block_on(pods.talk(pods.server.v4));
+            assert_eq!(pods.joined(), 2, "both directions");
+            let listed = pods.proxy.list();
+            assert_eq!(listed.len(), 1);
+            assert_eq!(listed[0].bytes_to_server, 4 * PINGS);
+            assert_eq!(listed[0].bytes_to_client, 4 * PINGS);
+            change(&[&pods.proxy], Change::Policy(policy("p", Action::Deny, "c")));
+            let cut_after = runtime.block_on(ping_to_the_end(&mut stream));
+            assert!(cut_after < Duration::from_secs(1), "cut after {cut_after:?}");
+            wait_until("the end", || pods.proxy.list().is_empty() && pods.joined() == 0);
+            let metrics = pods.proxy.metrics();
+            for line in ["ambit_kernel_path 1\n", "ambit_kernel_path_connections_total 1\n"] {
+                assert!(metrics.contains(line), "{metrics}");
+            }
+        });
+    }
+
+    fn addresses_of_both_families_are_joined() {
+        with_neighbours(|pods| {
+            let runtime = runtime();
+            let _v4 = runtime.block_on(pods.talk(pods.server.v4));
+            assert_eq!(pods.joined(), 2);
+            let _v6 = runtime.block_on(pods.talk(pods.server.v6));
+            assert_eq!(pods.joined(), 4);
+        });
+    }
+
+    fn a_removed_pod_ends_at_its_deadline() {
+        with_neighbours(|pods| {
+            let runtime = runtime();
+            let mut stream = runtime.block_on(pods.talk(pods.server.v4));
+            assert_eq!(pods.joined(), 2);
+            pods.proxy.remove(&pods.server, Duration::from_millis(300));
+            let ended_after = runtime.block_on(ping_to_the_end(&mut stream));
+            assert!(ended_after >= Duration::from_millis(250), "ended after {ended_after:?}");
+            wait_until("the end", || pods.joined() == 0);
+        });
+    }
+}
