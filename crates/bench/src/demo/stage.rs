@@ -100,9 +100,10 @@ impl Stage {
         String::from_utf8(output.stdout).context("its output is text")
     }
 
-    /// Runs the shipped binary in a pod and reads the JSON it prints.
+    /// Runs this binary in a pod and reads the JSON it prints. Named plainly, it is found there too
+    /// when it lies where pods have a directory of their own, as below /tmp.
     pub(super) async fn in_pod(&self, pod: &str, words: &[&str], input: &str) -> Result<Value> {
-        let mut all = vec!["exec", pod, "--", text(&self.binary)?];
+        let mut all = vec!["exec", pod, "--", "ambit"];
         all.extend(words);
         let printed = self.ambit_with_input(&all, input).await?;
         serde_json::from_str(printed.trim()).with_context(|| format!("read {printed:?}"))

@@ -35,7 +35,7 @@ pub(super) fn findings(builder: &Builder) -> Vec<Finding> {
         };
         let remedy = match is_accepted {
             true => format!("see `ambit get pods -n {}`", gateway.namespace),
-            false => "correct the Gateway".to_owned(),
+            false => "correct the Gateway, or what it names".to_owned(),
         };
         Some(Finding {
             severity: if is_accepted { Severity::Warning } else { Severity::Error },

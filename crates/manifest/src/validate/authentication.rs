@@ -1,6 +1,7 @@
 //! Rules for RequestAuthentication.
 
 use ambit_words::durations::parse_duration;
+use base64::Engine as _;
 use serde_json::Value;
 
 use super::names;
@@ -74,18 +75,29 @@ fn keys(text: &str, at: &Path, issues: &mut Issues) {
         let remedy = "write `{\"keys\": [...]}` as the issuer publishes it";
         return issues.error(at, "it is no JSON Web Key Set", remedy);
     };
-    let is_public = |key: &Value| {
-        let needs: &[&str] = match key["kty"].as_str() {
-            Some("RSA") => &["n", "e"],
-            Some("EC") => &["crv", "x", "y"],
-            Some("OKP") => &["crv", "x"],
-            _ => return false,
-        };
-        needs.iter().all(|name| key[*name].is_string())
-    };
-    if !keys.iter().any(is_public) {
+    if !keys.iter().any(can_verify) {
         let what = "none of its keys can verify a token: all tokens of the issuer get 401";
         issues.warn(at, what, "write the issuer's public keys: RSA, EC or Ed25519");
+    }
+}
+
+/// Whether a key is one that tokens can be verified with, as far as its form says (RFC 7518
+/// section 6, RFC 8037 section 2).
+fn can_verify(key: &Value) -> bool {
+    let bytes = |name: &str| {
+        let text = key[name].as_str()?;
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).ok().map(|it| it.len())
+    };
+    let coordinate = |name: &str| match key["crv"].as_str() {
+        Some("P-256" | "Ed25519") => bytes(name) == Some(32),
+        Some("P-384") => bytes(name) == Some(48),
+        _ => bytes(name) > Some(0),
+    };
+    match key["kty"].as_str() {
+        Some("RSA") => bytes("n") > Some(0) && bytes("e") > Some(0),
+        Some("EC") => coordinate("x") && coordinate("y"),
+        Some("OKP") => coordinate("x"),
+        _ => false,
     }
 }
 

@@ -19,6 +19,9 @@ use crate::socket::{set_linger_reset, tcp_info};
 
 /// What is taken at once for a socket: no more, because it is held while the peer does not read.
 const ROOM_BYTES: u32 = 64 * 1024;
+/// The same for one that took as much as that at once the last time. A stream needs fewer calls,
+/// wake-ups and acknowledgements then.
+const ROOM_OF_STREAMS_BYTES: u32 = READ_BYTES as u32;
 
 /// A TCP socket as the end of a connection.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub struct SocketEnd {
     /// What waits for a peer that does not read, when it came from another socket: what comes out
     /// of a tunnel is on the tunnel's accounts.
     holder: Option<Holder>,
+    /// Whether it took all of a full read at once the last time.
+    is_streaming: bool,
     /// Whether the end was signalled to the peer.
     is_finished: bool,
     /// How the kernel puts here what the other side's application sends, past the proxy.
@@ -45,6 +50,7 @@ impl SocketEnd {
             is_fresh: true,
             failed: None,
             holder: None,
+            is_streaming: false,
             is_finished: false,
             shortcut: None,
         }
@@ -64,8 +70,11 @@ impl SocketEnd {
 
     /// Takes note of what a write has taken, and of what it has left over.
     fn note(&mut self, written: &Poll<io::Result<usize>>, batch: &Batch) {
-        if let (Some(shortcut), Poll::Ready(Ok(bytes))) = (&self.shortcut, written) {
-            shortcut.relayed(*bytes, &self.stream, batch.is_empty());
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.is_streaming = batch.is_empty() && *bytes >= ROOM_BYTES as usize;
+            if let Some(shortcut) = &self.shortcut {
+                shortcut.relayed(*bytes, &self.stream, batch.is_empty());
+            }
         }
         if let Some(holder) = &mut self.holder {
             let left = if batch.is_empty() { 0 } else { batch.bytes() };
@@ -172,7 +181,8 @@ impl End for SocketEnd {
         let Some(holder) = &self.holder else { return Poll::Ready(Ok(ROOM_BYTES as usize)) };
         // While it is known to be full, the bytes stay in the kernel on the other side too.
         ready!(self.stream.poll_write_ready(cx)).map_err(EndError::Socket)?;
-        Poll::Ready(Ok(holder.accounts().window(ROOM_BYTES) as usize))
+        let room = if self.is_streaming { ROOM_OF_STREAMS_BYTES } else { ROOM_BYTES };
+        Poll::Ready(Ok(holder.accounts().window(room) as usize))
     }
 
     fn is_short(&self) -> bool {
