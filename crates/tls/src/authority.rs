@@ -16,17 +16,18 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 use time::OffsetDateTime;
-use webpki::KeyUsage;
 use x509_parser::prelude::{ParsedExtension, X509Certificate};
 use zeroize::Zeroizing;
 
 use crate::certificate::{
-    CertificateError, Claims, MAX_CERTIFICATES, Serial, TrustRoots, certificates_of, parse,
+    CertificateError, Claims, MAX_CERTIFICATES, Serial, certificates_of, parse,
 };
 use crate::key::{AuthorityKey, KeyError, WorkloadKey, private_key_pem};
+use crate::known::Usage;
 use crate::pem_block::encode_pem;
 use crate::request::{RequestError, authorised_key};
 use crate::revocation::RevocationList;
+use crate::roots::TrustRoots;
 use crate::service::ServerCertificate;
 use crate::verify::{Accepted, Verifier};
 
@@ -215,7 +216,7 @@ impl Authority {
         };
         let at = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
         verifier
-            .judge(&leaf, &self.intermediates, KeyUsage::server_auth(), at)
+            .judge(&leaf, &self.intermediates, Usage::Server, at)
             .map(|_| ())
             .map_err(|error| AuthorityError::Broken(error.to_string()))
     }

@@ -11,9 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_model::Text;
 use ambit_model::identity::{Identity, IdentityError};
-use aws_lc_rs::digest;
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::{self, PemObject};
-use rustls_pki_types::{CertificateDer, TrustAnchor};
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate, X509Name};
 
 use crate::key::KeyError;
@@ -326,55 +325,6 @@ pub(crate) fn certificates_of(
     }
 }
 
-/// The roots that a chain may end at.
-#[derive(Debug)]
-pub(crate) struct TrustRoots {
-    anchors: Vec<TrustAnchor<'static>>,
-    fingerprint: [u8; 32],
-}
-
-impl TrustRoots {
-    /// Trusts every one of `roots`; of their contents only name, key and name constraints count
-    /// (RFC 5280 section 6.1.1).
-    pub(crate) fn new(roots: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
-        let anchor_of = |der| {
-            webpki::anchor_from_trusted_cert(der)
-                .map(|anchor| anchor.to_owned())
-                .map_err(|error| CertificateError::Unreadable(error.to_string()))
-        };
-        let anchors = roots.iter().map(anchor_of).collect::<Result<_, _>>()?;
-        Ok(Self { anchors, fingerprint: fingerprint_of(roots) })
-    }
-
-    /// Trusts the roots of the public web, as Mozilla lists them.
-    pub(crate) fn public() -> Self {
-        let anchors = webpki_roots::TLS_SERVER_ROOTS.to_vec();
-        let names: Vec<u8> = anchors.iter().flat_map(|it| it.subject.to_vec()).collect();
-        let fingerprint = digest::digest(&digest::SHA256, &names);
-        let fingerprint = fingerprint.as_ref().try_into().expect("SHA-256 yields 32 bytes");
-        Self { anchors, fingerprint }
-    }
-
-    pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {
-        &self.anchors
-    }
-
-    /// Changes exactly when the set of roots does.
-    pub(crate) fn fingerprint(&self) -> [u8; 32] {
-        self.fingerprint
-    }
-}
-
-/// SHA-256 over the roots' own SHA-256, in sorted order: the order of a bundle carries no meaning.
-fn fingerprint_of(roots: &[CertificateDer<'_>]) -> [u8; 32] {
-    let mut each: Vec<_> =
-        roots.iter().map(|der| digest::digest(&digest::SHA256, der).as_ref().to_vec()).collect();
-    each.sort();
-    each.dedup();
-    let whole = digest::digest(&digest::SHA256, &each.concat());
-    whole.as_ref().try_into().expect("SHA-256 yields 32 bytes")
-}
-
 /// A point in time as X.509 writes it.
 pub(crate) fn system_time(time: ASN1Time) -> SystemTime {
     let seconds = time.timestamp();
@@ -430,7 +380,7 @@ mod tests {
         fn certificate_parsers_never_panic(bytes in vec(any::<u8>(), 0..600)) {
             let der = CertificateDer::from(bytes.clone());
             let _ = CertificateSummary::of(&der);
-            let _ = TrustRoots::new(std::slice::from_ref(&der));
+            let _ = crate::roots::TrustRoots::new(std::slice::from_ref(&der));
             let _ = certificates_of(&encode_pem("CERTIFICATE", &bytes), "test");
             let _ = certificates_of(&String::from_utf8_lossy(&bytes), "test");
         }

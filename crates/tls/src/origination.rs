@@ -12,11 +12,12 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::certificate::{CertificateError, TrustRoots, certificates_of};
+use crate::certificate::{CertificateError, certificates_of};
 use crate::error::HandshakeError;
 use crate::handshake::{connect_any, connect_tls};
 use crate::provider::{ALPN_H2, VERSIONS, provider, signature_algorithms};
 use crate::revocation::RevocationList;
+use crate::roots::TrustRoots;
 use crate::service::ServerCertificate;
 use crate::stream::ClientStream;
 use crate::verify::{Accepted, Names, Verifier};

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::certificate::{CertificateError, TrustRoots, certificates_of};
+use crate::certificate::{CertificateError, certificates_of};
 use crate::error::HandshakeError;
 use crate::handshake::{client_config, connect_tls};
 use crate::revocation::RevocationList;
+use crate::roots::TrustRoots;
 use crate::stream::ClientStream;
 use crate::verify::{Accepted, Verifier};
 

@@ -14,12 +14,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
-use crate::certificate::{CertificateError, TrustRoots, certificates_of};
+use crate::certificate::{CertificateError, certificates_of};
 use crate::error::HandshakeError;
 use crate::handshake::{Peer, accept_tls, acceptor_of, client_config, connect_tls, peer_of};
 use crate::key::{KeyError, private_key_of};
 use crate::provider::{VERSIONS, provider};
 use crate::revocation::RevocationList;
+use crate::roots::TrustRoots;
 use crate::stream::{ClientStream, ServerStream};
 use crate::verify::{Accepted, Names, Verifier};
 use crate::workload::WorkloadCertificate;

@@ -22,12 +22,12 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::prelude::{GeneralName, X509Certificate};
 
-use crate::certificate::{
-    Claims, Issuer, MAX_CERTIFICATES, Serial, TrustRoots, identity_of, parse,
-};
+use crate::certificate::{Claims, Issuer, MAX_CERTIFICATES, Serial, identity_of, parse};
 use crate::error::HandshakeError;
+use crate::known::{ChainKey, KnownChain, Usage};
 use crate::provider::signature_algorithms;
 use crate::revocation::RevocationList;
+use crate::roots::TrustRoots;
 
 /// Whom this end accepts.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Verifier {
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        usage: KeyUsage,
+        usage: Usage,
         now: UnixTime,
     ) -> Verdict {
         if intermediates.len() > MAX_CERTIFICATES {
@@ -118,29 +118,18 @@ impl Verifier {
         let certificate =
             parse(leaf).map_err(|error| HandshakeError::Unusable(error.to_string()))?;
         let claims = Claims::of(&certificate);
-        let algorithms = signature_algorithms().all;
-        let path = end_entity
-            .verify_for_usage(
-                algorithms,
-                self.roots.anchors(),
-                intermediates,
-                now,
-                usage,
-                None,
-                None,
-            )
-            .map_err(|error| self.refusal(error, &claims.issuer))?;
-        let mut authorities = Vec::new();
-        for authority in path.intermediate_certificates() {
-            let der = authority.der();
-            let authority =
-                parse(&der).map_err(|error| HandshakeError::Unusable(error.to_string()))?;
-            let claims = Claims::of(&authority);
-            authorities.push((claims.serial, claims.issuer));
-        }
+        let key = ChainKey::of(usage, leaf, intermediates);
+        let chain = match self.roots.known().get(&key, since_epoch(now)) {
+            Some(chain) => chain,
+            None => {
+                let chain = self.verify(&end_entity, &claims, intermediates, usage, now)?;
+                self.roots.known().insert(key, chain.clone());
+                chain
+            }
+        };
         let now = since_epoch(now);
         self.revocations.check(&claims.serial, &claims.issuer, now)?;
-        for (serial, issuer) in &authorities {
+        for (serial, issuer) in &*chain.intermediates {
             self.revocations.check(serial, issuer, now)?;
         }
         let identity = match &self.accepted {
@@ -160,8 +149,40 @@ impl Verifier {
             serial: claims.serial,
             issuer: claims.issuer,
             not_after: claims.not_after,
-            intermediates: authorities.into(),
+            intermediates: chain.intermediates,
         })
+    }
+
+    /// Verifies a chain up to a root.
+    fn verify(
+        &self,
+        leaf: &EndEntityCert<'_>,
+        claims: &Claims,
+        intermediates: &[CertificateDer<'_>],
+        usage: Usage,
+        now: UnixTime,
+    ) -> Result<KnownChain, HandshakeError> {
+        let algorithms = signature_algorithms().all;
+        let usage = match usage {
+            Usage::Client => KeyUsage::client_auth(),
+            Usage::Server => KeyUsage::server_auth(),
+        };
+        let anchors = self.roots.anchors();
+        let path = leaf
+            .verify_for_usage(algorithms, anchors, intermediates, now, usage, None, None)
+            .map_err(|error| self.refusal(error, &claims.issuer))?;
+        let (mut not_before, mut not_after) = (claims.not_before, claims.not_after);
+        let mut authorities = Vec::new();
+        for authority in path.intermediate_certificates() {
+            let der = authority.der();
+            let authority =
+                parse(&der).map_err(|error| HandshakeError::Unusable(error.to_string()))?;
+            let claims = Claims::of(&authority);
+            not_before = not_before.max(claims.not_before);
+            not_after = not_after.min(claims.not_after);
+            authorities.push((claims.serial, claims.issuer));
+        }
+        Ok(KnownChain { intermediates: authorities.into(), not_before, not_after })
     }
 
     /// Judges a chain and leaves the whole verdict for the handshake's future.
@@ -169,7 +190,7 @@ impl Verifier {
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        usage: KeyUsage,
+        usage: Usage,
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
         let verdict = self.judge(leaf, intermediates, usage, now);
@@ -264,7 +285,7 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.judge_in_handshake(end_entity, intermediates, KeyUsage::server_auth(), now)
+        self.judge_in_handshake(end_entity, intermediates, Usage::Server, now)
             .map(|()| ServerCertVerified::assertion())
     }
 
@@ -307,7 +328,7 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.judge_in_handshake(end_entity, intermediates, KeyUsage::client_auth(), now)
+        self.judge_in_handshake(end_entity, intermediates, Usage::Client, now)
             .map(|()| ClientCertVerified::assertion())
     }
 

@@ -13,15 +13,17 @@ use ambit_model::identity::Identity;
 use rustls::crypto::aws_lc_rs::sign::any_ecdsa_type;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::{CertificateDer, UnixTime};
-use webpki::KeyUsage;
+
 use zeroize::Zeroizing;
 
 use crate::certificate::{
-    CertificateError, CertificateSummary, MAX_CERTIFICATES, Serial, TrustRoots, certificates_of,
-    identity_of, parse,
+    CertificateError, CertificateSummary, MAX_CERTIFICATES, Serial, certificates_of, identity_of,
+    parse,
 };
 use crate::key::{KeyError, WorkloadKey};
+use crate::known::Usage;
 use crate::revocation::RevocationList;
+use crate::roots::TrustRoots;
 use crate::verify::{Accepted, Verifier};
 
 /// First bytes of a hand-over; the last one is its version.
@@ -246,7 +248,7 @@ fn check_chain(
     };
     let end = not_after.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let at = UnixTime::since_unix_epoch(end);
-    for usage in [KeyUsage::client_auth(), KeyUsage::server_auth()] {
+    for usage in [Usage::Client, Usage::Server] {
         verifier
             .judge(&chain[0], &chain[1..], usage, at)
             .map_err(|error| CertificateError::Unchained(error.to_string()))?;

@@ -1,6 +1,6 @@
 //! Joined sockets against the real kernel: order, bounds, ends, cuts.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::rc::Rc;
 use std::thread;
@@ -286,6 +286,28 @@ privileged_tests! {
             tokio::join!(reading, writing);
         };
         alone(|path| carry(path, applications, nothing).result.unwrap());
+    }
+
+    /// `std::io::copy` calls sendfile(2) for these.
+    fn files_are_sent_past_too() {
+        const BYTES: usize = 50_000;
+        let applications = async |mut both: Applications| {
+            warm_up(&mut both).await;
+            let Applications { client, mut server } = both;
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&pattern(0, BYTES)).unwrap();
+            file.rewind().unwrap();
+            let mut client = client.into_std().unwrap();
+            assert_eq!(std::io::copy(&mut file, &mut client).unwrap(), BYTES as u64);
+            let mut heard = vec![0; BYTES];
+            server.read_exact(&mut heard).await.unwrap();
+            assert!(heard == pattern(0, BYTES));
+        };
+        alone(|path| {
+            let carried = carry(path, applications, nothing);
+            carried.result.unwrap();
+            assert!(carried.past > BYTES as u64, "{}", carried.past);
+        });
     }
 
     fn a_side_that_has_closed_still_hears_the_other() {

@@ -9,15 +9,17 @@ use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::EndEntityCert;
 use x509_parser::prelude::GeneralName;
 
-use crate::certificate::{CertificateError, TrustRoots, certificates_of, parse};
+use crate::certificate::{CertificateError, certificates_of, parse};
 use crate::edge::distinguished_name;
 use crate::error::HandshakeError;
+use crate::known::Usage;
 use crate::pem_block::encode_pem;
 use crate::provider::signature_algorithms;
 use crate::revocation::RevocationList;
+use crate::roots::TrustRoots;
 use crate::verify::{Accepted, Verifier, leave_verdict};
 
 /// What a verified client certificate says.
@@ -160,7 +162,7 @@ impl ClientCertVerifier for Clients {
         match &self.rule {
             Rule::Required(verifier) => verifier.verify_client_cert(end_entity, intermediates, now),
             Rule::Optional(verifier) => {
-                let usage = KeyUsage::client_auth();
+                let usage = Usage::Client;
                 // No verdict is left of one that is not verified: it is as if there was none.
                 if let Ok(verified) = verifier.judge(end_entity, intermediates, usage, now) {
                     leave_verdict(Ok(verified));
