@@ -1,9 +1,9 @@
 //! Joins two applications' sockets in the kernel, past the proxy.
 //!
 //! A connection between two pods of one node is four sockets: that of the client, the two of the
-//! proxy, that of the server. When both sides have said something, what an application sends is put
-//! by the kernel straight into the send queue of the proxy's other socket (`sk_msg`, sockmap), and
-//! the proxy sleeps. Applications receive as always: nothing is ever put into their own queues.
+//! proxy, that of the server. After some small messages, what an application sends is put by the
+//! kernel straight into the send queue of the proxy's other socket (`sk_msg`, sockmap), and the
+//! proxy sleeps. Applications receive as always: nothing is ever put into their own queues.
 //!
 //! * **Order**: a message goes past the proxy only while the proxy has handed on every byte that
 //!   its sender ever sent over TCP. Otherwise it goes over TCP, behind those.
@@ -162,14 +162,15 @@ fn load(
     wake: UnixStream,
 ) -> Result<(Lanes, Bell), KernelPathError> {
     let failed = |name| move |cause| KernelPathError::Map { name, cause };
-    let types = load_types(&integer()).map_err(failed("lane_of"))?;
+    let types = load_types(&integers()).map_err(failed("lane_of"))?;
     let four = MapShape { key_bytes: 4, value_bytes: 4, entries: MAX_LANES, ..MapShape::default() };
     let beside = MapShape {
+        value_bytes: 8,
         entries: 0,
         flags: NO_PREALLOC,
         types: types.as_raw_fd().unsigned_abs(),
         key_type: 1,
-        value_type: 1,
+        value_type: 2,
         ..four
     };
     let lane_bytes = size_of::<bpf::Line>() as u32;
@@ -201,16 +202,16 @@ fn load(
     Ok((Lanes::new(kernel, MAX_LANES, budget_bytes, wake), bell))
 }
 
-/// Type information with one type: an integer of 32 bits (`include/uapi/linux/btf.h`).
-fn integer() -> Vec<u8> {
-    const NAMES: &[u8] = b"\0int\0";
-    const TYPE: [u32; 4] = [1, 1 << 24, 4, 32];
+/// Type information with two types: integers of 32 and of 64 bits (`include/uapi/linux/btf.h`).
+fn integers() -> Vec<u8> {
+    const NAMES: &[u8] = b"\0int\0long\0";
+    const TYPES: [u32; 8] = [1, 1 << 24, 4, 32, 5, 1 << 24, 8, 64];
     let length = |bytes: usize| u32::try_from(bytes).expect("a few bytes");
-    let type_bytes = length(size_of_val(&TYPE));
+    let type_bytes = length(size_of_val(&TYPES));
     let mut bytes = types::MAGIC.to_ne_bytes().to_vec();
     bytes.extend([1, 0]);
     let header = [24, 0, type_bytes, type_bytes, length(NAMES.len())];
-    bytes.extend(header.into_iter().chain(TYPE).flat_map(u32::to_ne_bytes));
+    bytes.extend(header.into_iter().chain(TYPES).flat_map(u32::to_ne_bytes));
     bytes.extend(NAMES);
     bytes
 }
@@ -307,7 +308,28 @@ fn say(mut from: &TcpStream, mut to: &TcpStream, what: &[u8]) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::programs::GENERATION;
     use super::*;
+    use crate::sys::process::effective_uid;
+
+    /// A socket can keep its lane's number while the lane serves another connection already.
+    #[test]
+    fn a_socket_that_knows_an_earlier_use_of_a_lane_goes_over_tcp() {
+        let path = match KernelPath::open(64 << 20) {
+            Err(KernelPathError::Map { .. }) if effective_uid() != 0 => return,
+            opened => opened.expect("root of the machine may"),
+        };
+        let trial = Trial::new().expect("connections");
+        trial.client.set_nonblocking(true).expect("set");
+        let sender = trial.sender().expect("addresses");
+        let lane = path.lanes.open_lane(&sender, trial.dialled.as_fd(), 0).expect("a lane");
+        say(&trial.client, &trial.server, b"past").expect("it went past");
+        GENERATION.of(path.lanes.line(lane)).fetch_add(1, Relaxed);
+        say(&trial.client, &trial.accepted, b"over TCP").expect("it went over TCP");
+        assert_eq!(path.lanes.close_lane(lane), 4);
+    }
 
     #[test]
     fn kernels_are_told_by_their_version() {

@@ -168,7 +168,7 @@ pub struct Args {
     /// How two pods of this node are connected
     #[arg(long, env = "AMBIT_SAME_NODE", value_enum, default_value = "join")]
     pub same_node: SameNode,
-    /// Whether the kernel moves the bytes of two joined pods past the proxy
+    /// Whether the kernel moves the bytes of two joined pods past the proxy (Linux 6.13, BTF)
     #[arg(long, env = "AMBIT_KERNEL_PATH", value_enum, default_value = "auto")]
     pub kernel_path: KernelPathUse,
     /// Dial applications from the client's address

@@ -14,8 +14,8 @@ use rustls_pki_types::CertificateDer;
 
 use crate::certificate::{Issuer, Serial};
 
-/// How many chains are remembered for a set of roots. Only chains that a root vouches for are, so
-/// nobody else can fill this.
+/// How many chains are remembered for a set of roots. Only chains that a root vouches for are,
+/// without anything beside them, so nobody else can fill this.
 const MAX_CHAINS: usize = 1024;
 
 /// What a key is used for.
@@ -75,9 +75,10 @@ impl KnownChains {
     /// Remembers a chain that was verified.
     pub(crate) fn insert(&self, key: ChainKey, chain: KnownChain) {
         let mut chains = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if chains.len() >= MAX_CHAINS {
-            // They are verified again as they come.
-            chains.clear();
+        if chains.len() >= MAX_CHAINS
+            && let Some(any) = chains.keys().next().copied()
+        {
+            chains.remove(&any);
         }
         chains.insert(key, chain);
     }

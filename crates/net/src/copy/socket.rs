@@ -20,7 +20,7 @@ use crate::socket::{set_linger_reset, tcp_info};
 /// What is taken at once for a socket: no more, because it is held while the peer does not read.
 const ROOM_BYTES: u32 = 64 * 1024;
 /// The same for one that took as much as that at once the last time. A stream needs fewer calls,
-/// wake-ups and acknowledgements then.
+/// wake-ups and acknowledgements then. It is a turn of that size, too.
 const ROOM_OF_STREAMS_BYTES: u32 = READ_BYTES as u32;
 
 /// A TCP socket as the end of a connection.
@@ -126,7 +126,13 @@ impl SocketEnd {
             return false;
         }
         match SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()]) {
-            Ok(bytes) => bytes == 0,
+            Ok(0) => {
+                if let Some(EndError::Socket(reset)) = self.has_broken() {
+                    self.failed = Some(reset);
+                }
+                self.failed.is_none()
+            }
+            Ok(_) => false,
             Err(error) => {
                 // The kernel reports a reset once: a read after this one would see an orderly end.
                 if error.kind() != io::ErrorKind::WouldBlock {

@@ -82,6 +82,7 @@ const NARROW: u8 = 0x04;
 const ADD: u8 = 0x00;
 const SUB: u8 = 0x10;
 const AND: u8 = 0x50;
+const SHIFT_RIGHT: u8 = 0x70;
 const MOVE: u8 = 0xb0;
 const JUMP: u8 = 0x05;
 const JUMP_NARROW: u8 = 0x06;
@@ -123,6 +124,11 @@ impl Assembly {
     /// `to -= from`
     pub(super) fn subtract(&mut self, to: Register, from: Register) {
         self.write(WIDE | SUB | FROM_REGISTER, to as u8, from as u8, 0, 0);
+    }
+
+    /// `to >>= bits`
+    pub(super) fn shift_right(&mut self, to: Register, bits: i32) {
+        self.write(WIDE | SHIFT_RIGHT, to as u8, 0, 0, bits);
     }
 
     /// `to -= from`, of their lower 32 bits.

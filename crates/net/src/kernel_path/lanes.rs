@@ -2,7 +2,8 @@
 //!
 //! A lane is one direction of a joined connection. Its number must not serve another connection
 //! while a program may still act on the old one, so it rests until every program that ran at its
-//! end has returned.
+//! end has returned. A socket may keep the number, and even the program, for longer: so each use of
+//! a lane has a generation, and a program that knows another one does nothing.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::programs::{
-    self, ALLOWED, BYTES, COST, HAS_BASE, IS_ASKED, IS_OPEN, LOW, RELAYED, WINDOW, said,
+    self, ALLOWED, BYTES, COST, GENERATION, HAS_BASE, IS_ASKED, IS_OPEN, LOW, RELAYED, WINDOW, said,
 };
 use crate::namespace::NetNs;
 use crate::socket::normalise;
@@ -31,7 +32,7 @@ const BUDGET_PART: u64 = 16;
 /// would not be told when there is room again. What is sent while the queue is measured counts
 /// once too little, and the kernel needs memory beside the bytes.
 const QUEUE_WINDOWS: u64 = 3;
-/// One pod's part of the lanes.
+/// One pod's part of the lanes and of the budget.
 const POD_PART: u32 = 4;
 /// Lanes that rest until somebody is asked to give them back.
 const MAX_RESTING: usize = 64;
@@ -98,13 +99,6 @@ pub enum LaneError {
     Kernel(#[from] io::Error),
 }
 
-impl LaneError {
-    /// Whether it may be otherwise later.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Full)
-    }
-}
-
 /// What the kernel keeps for the lanes.
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -142,12 +136,19 @@ struct Table {
     granted_bytes: u64,
     /// Open lanes: whose, and what they were granted.
     open: HashMap<u32, Grant>,
-    of_pods: HashMap<u64, u32>,
+    of_pods: HashMap<u64, Share>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     pod: u64,
+    bytes: u64,
+}
+
+/// What a pod has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    lanes: u32,
     bytes: u64,
 }
 
@@ -172,7 +173,8 @@ impl Lanes {
         self.table().open.len()
     }
 
-    fn line(&self, lane: u32) -> &Line {
+    /// What programs know of it.
+    pub(super) fn line(&self, lane: u32) -> &Line {
         self.kernel.lines.line(lane)
     }
 
@@ -195,14 +197,17 @@ impl Lanes {
         relayed: u64,
     ) -> Result<u32, LaneError> {
         let tuple = sender.tuple().ok_or(LaneError::Families)?;
-        let Some((lane, window_bytes)) = self.table().take(sender.pod()) else {
-            self.ask_for_resting();
+        let taken = self.table().take(sender.pod());
+        let Some((lane, window_bytes)) = taken else {
+            if !self.table().resting.is_empty() {
+                self.ask_for_resting();
+            }
             return Err(LaneError::Full);
         };
-        prepare(self.line(lane), window_bytes);
-        match self.join(lane, &tuple, sender) {
+        let generation = prepare(self.line(lane), window_bytes);
+        match self.join(lane, generation, &tuple, sender) {
             Ok(()) => {}
-            // No program has seen the number.
+            // The socket may have the number, but nothing acts on it: the generation ends here.
             Err(error) if !matches!(error, LaneError::Kernel(_)) => {
                 self.table().give_back_at_once(lane);
                 return Err(error);
@@ -222,8 +227,14 @@ impl Lanes {
     }
 
     /// Has the kernel look after the application's socket.
-    fn join(&self, lane: u32, tuple: &[u8], sender: &Sender) -> Result<(), LaneError> {
-        let packet = programs::packet(lane, tuple);
+    fn join(
+        &self,
+        lane: u32,
+        generation: u32,
+        tuple: &[u8],
+        sender: &Sender,
+    ) -> Result<(), LaneError> {
+        let packet = programs::packet(lane, generation, tuple);
         let run = || bpf::run(&self.kernel.join, &packet);
         let result = match &sender.netns {
             Some(netns) => netns.run(run)??,
@@ -272,7 +283,7 @@ impl Lanes {
             if IS_ASKED.of(self.line(lane)).load(Acquire) == 0 {
                 continue;
             }
-            match bpf::run(&self.kernel.measure, &programs::packet(lane, &[])) {
+            match bpf::run(&self.kernel.measure, &programs::packet(lane, 0, &[])) {
                 Ok(said::FULL) => are_full = true,
                 Ok(said::DONE) => {}
                 _ => IS_ASKED.of(self.line(lane)).store(0, Release),
@@ -287,6 +298,17 @@ impl Lanes {
         for lane in 0..unused {
             IS_ASKED.of(self.line(lane)).store(0, Release);
         }
+    }
+
+    /// Whether `watch` has given the lane up.
+    pub(super) fn is_given_up(&self, lane: u32) -> bool {
+        IS_OPEN.of(self.line(lane)).load(Relaxed) == 0
+    }
+
+    /// From now on all goes over TCP. The lane is kept, and with it what its queue may hold.
+    pub(super) fn retire_lane(&self, lane: u32) {
+        IS_OPEN.of(self.line(lane)).store(0, Release);
+        let _gone = bpf::take_socket(&self.kernel.senders, lane);
     }
 
     /// Ends a lane: what the application sends goes over TCP again. How many bytes went past.
@@ -310,6 +332,9 @@ impl Lanes {
     /// Gives the resting lanes back when no program can act on them any more.
     pub(super) fn recycle(&self) {
         let mut resting = std::mem::take(&mut self.table().resting);
+        if resting.is_empty() {
+            return;
+        }
         match bpf::wait_for_programs() {
             Ok(()) => self.table().free.append(&mut resting),
             Err(error) => tracing::error!(%error, lanes = resting.len(), "lanes cannot be reused"),
@@ -324,13 +349,15 @@ impl Lanes {
 impl Table {
     /// A lane for this pod, and its window.
     fn take(&mut self, pod: u64) -> Option<(u32, u64)> {
-        let of_pod = self.of_pods.get(&pod).copied().unwrap_or(0);
+        let of_pod = self.of_pods.get(&pod).copied().unwrap_or_default();
         let left = self.budget_bytes - self.granted_bytes;
         let nth = self.open.len() as u64 + 1;
         let window = self.budget_bytes / QUEUE_WINDOWS / BUDGET_PART / nth;
         let window = window.clamp(MIN_WINDOW_BYTES, MAX_WINDOW_BYTES);
         let bytes = QUEUE_WINDOWS * window;
-        if of_pod >= self.count / POD_PART || bytes > left {
+        let is_over_its_part = of_pod.lanes >= self.count / POD_PART
+            || of_pod.bytes + bytes > self.budget_bytes / u64::from(POD_PART);
+        if is_over_its_part || bytes > left {
             return None;
         }
         let lane = self.free.pop().or_else(|| {
@@ -342,7 +369,8 @@ impl Table {
         })?;
         self.granted_bytes += bytes;
         self.open.insert(lane, Grant { pod, bytes });
-        self.of_pods.insert(pod, of_pod + 1);
+        let of_pod = Share { lanes: of_pod.lanes + 1, bytes: of_pod.bytes + bytes };
+        self.of_pods.insert(pod, of_pod);
         Some((lane, window))
     }
 
@@ -362,15 +390,17 @@ impl Table {
         let Some(grant) = self.open.remove(&lane) else { return };
         self.granted_bytes -= grant.bytes;
         if let Some(of_pod) = self.of_pods.get_mut(&grant.pod) {
-            *of_pod -= 1;
-            if *of_pod == 0 {
+            of_pod.lanes -= 1;
+            of_pod.bytes -= grant.bytes;
+            if of_pod.lanes == 0 {
                 self.of_pods.remove(&grant.pod);
             }
         }
     }
 }
 
-fn prepare(line: &Line, window_bytes: u64) {
+/// Begins a use of a lane; which one.
+fn prepare(line: &Line, window_bytes: u64) -> u32 {
     for counter in [ALLOWED, RELAYED, COST, BYTES] {
         counter.of(line).store(0, Relaxed);
     }
@@ -378,6 +408,7 @@ fn prepare(line: &Line, window_bytes: u64) {
         flag.of(line).store(0, Relaxed);
     }
     set_window(line, window_bytes);
+    GENERATION.of(line).fetch_add(1, Relaxed).wrapping_add(1)
 }
 
 fn set_window(line: &Line, window_bytes: u64) {
@@ -422,10 +453,15 @@ mod tests {
 
     #[test]
     fn a_pod_leaves_lanes_to_others() {
-        let mut table = table(16, u64::MAX);
-        let of_one = std::iter::from_fn(|| table.take(7)).count();
+        let mut few = table(16, u64::MAX);
+        let of_one = std::iter::from_fn(|| few.take(7)).count();
         assert_eq!(of_one, 4);
-        assert!(table.take(8).is_some());
+        assert!(few.take(8).is_some());
+        const BUDGET_BYTES: u64 = 256 << 20;
+        let mut many = table(4096, BUDGET_BYTES);
+        while many.take(7).is_some() {}
+        assert!(many.granted_bytes <= BUDGET_BYTES / u64::from(POD_PART));
+        assert!(many.take(8).is_some());
     }
 
     #[test]

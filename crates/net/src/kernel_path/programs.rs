@@ -48,6 +48,9 @@ pub(super) const LOW: Word = Word(3);
 pub(super) const WINDOW: Word = Word(4);
 /// Whether [`BASE`] is known.
 pub(super) const HAS_BASE: Word = Word(5);
+/// Which use of the lane this is. A socket keeps the number of its lane, and may still act on it,
+/// when the lane serves another connection; then this differs.
+pub(super) const GENERATION: Word = Word(6);
 
 /// A field of eight bytes.
 #[derive(Clone, Copy, Debug)]
@@ -103,14 +106,16 @@ const NONBLOCK: i32 = 0o4000;
 const CREATE: i32 = 1;
 /// What the kernel takes for an Ethernet header.
 const ETHERNET_BYTES: usize = 14;
-/// Where `run`'s packets have the lane, whether the addresses are IPv6, and the addresses.
+/// Where `run`'s packets have the lane and behind it its generation, whether the addresses are
+/// IPv6, and the addresses.
 const AT_LANE: i32 = 16;
-const AT_IS_V6: i32 = 20;
-const AT_TUPLE: i32 = 24;
+const AT_GENERATION: i32 = 20;
+const AT_IS_V6: i32 = 24;
+const AT_TUPLE: i32 = 28;
 const V4_TUPLE_BYTES: i32 = 12;
 const V6_TUPLE_BYTES: i32 = 36;
 /// The packet of `join` and `measure`.
-pub(super) const PACKET_BYTES: usize = 60;
+pub(super) const PACKET_BYTES: usize = 64;
 
 // Fields of contexts (`include/uapi/linux/bpf.h`).
 const MESSAGE_SIZE: i16 = 68;
@@ -121,13 +126,14 @@ const SOCKET_STATE: i16 = 72;
 
 /// The packet by which `join` and `measure` learn what they are run for. `tuple`: the addresses and
 /// ports of a segment that the socket would receive, in network order.
-pub(super) fn packet(lane: u32, tuple: &[u8]) -> [u8; PACKET_BYTES] {
+pub(super) fn packet(lane: u32, generation: u32, tuple: &[u8]) -> [u8; PACKET_BYTES] {
     const { assert!(AT_LANE as usize >= ETHERNET_BYTES) };
     const { assert!(AT_TUPLE as usize + V6_TUPLE_BYTES as usize == PACKET_BYTES) };
     let mut packet = [0; PACKET_BYTES];
     let mut put =
         |at: i32, bytes: &[u8]| packet[at as usize..][..bytes.len()].copy_from_slice(bytes);
     put(AT_LANE, &lane.to_ne_bytes());
+    put(AT_GENERATION, &generation.to_ne_bytes());
     put(AT_IS_V6, &u32::from(tuple.len() == V6_TUPLE_BYTES as usize).to_ne_bytes());
     put(AT_TUPLE, tuple);
     packet
@@ -186,7 +192,7 @@ impl Offsets {
 /// Descriptors of the maps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps {
-    /// The lane of a joined application's socket, beside the socket.
+    /// The lane of a joined application's socket and its generation, beside the socket.
     pub(super) lane_of: i32,
     /// All [`Lane`]s.
     pub(super) lanes: i32,
@@ -211,11 +217,17 @@ pub(super) fn watch(maps: Maps, offsets: Offsets) -> Vec<u64> {
     it.set(R4, 0);
     it.call(SkStorageGet);
     it.jump_if(R0, Equal, 0, pass);
-    it.load(Width::Word, R9, R0, 0);
+    // Both at once: the lane in the lower half.
+    it.load(Width::Double, R9, R0, 0);
+    it.store(Width::Double, FP, -32, R9);
     lane(&mut it, maps, pass);
     // In this order, and nothing below is read before: it is written in the opposite one.
     it.load_ordered(Width::Word, R1, R8, IS_OPEN.at());
     it.jump_if(R1, Equal, 0, pass);
+    it.load(Width::Word, R1, R8, GENERATION.at());
+    it.load(Width::Double, R2, FP, -32);
+    it.shift_right(R2, 32);
+    it.jump_if_narrow(R1, NotEqual, R2, pass);
     it.load_ordered(Width::Double, R1, R8, RELAYED.at());
     it.store(Width::Double, FP, -24, R1);
     it.copy(R1, R7);
@@ -241,7 +253,7 @@ pub(super) fn watch(maps: Maps, offsets: Offsets) -> Vec<u64> {
     it.jump_if_register(R3, Greater, R4, pass);
     it.copy(R1, R6);
     it.map(R2, maps.sinks);
-    it.copy(R3, R9);
+    it.load(Width::Word, R3, FP, -4);
     it.set(R4, 0);
     it.call(MsgRedirectMap);
     it.jump_if(R0, NotEqual, PASS, pass);
@@ -298,7 +310,7 @@ fn count(it: &mut Assembly, done: Label) {
     it.store(Width::Word, R8, IS_ASKED.at(), R1);
 }
 
-/// `R8 = the lane whose number is in R9`, which is left below the end of the stack too.
+/// `R8 = the lane whose number is in the lower half of R9`, which is left on the stack too.
 fn lane(it: &mut Assembly, maps: Maps, missing: Label) {
     it.store(Width::Word, FP, -4, R9);
     it.map(R1, maps.lanes);
@@ -336,6 +348,8 @@ pub(super) fn join(maps: Maps, offsets: Offsets) -> Vec<u64> {
     let [no_socket, unsuitable, is_v6, found, blocking] = [0, 1, 2, 3, 4].map(Label);
     let mut it = Assembly::default();
     open_packet(&mut it, no_socket);
+    it.load(Width::Double, R1, R3, AT_LANE as i16);
+    it.store(Width::Double, FP, -16, R1);
     it.load(Width::Word, R8, R3, AT_IS_V6 as i16);
     it.copy(R2, R3);
     it.add(R2, AT_TUPLE);
@@ -372,11 +386,12 @@ pub(super) fn join(maps: Maps, offsets: Offsets) -> Vec<u64> {
     it.store(Width::Word, FP, -4, R9);
     it.map(R1, maps.lane_of);
     it.copy(R2, R7);
-    it.address_on_stack(R3, 4);
+    it.address_on_stack(R3, 16);
     it.set(R4, CREATE);
     it.call(SkStorageGet);
     it.jump_if(R0, Equal, 0, unsuitable);
-    it.store(Width::Word, R0, 0, R9);
+    it.load(Width::Double, R1, FP, -16);
+    it.store(Width::Double, R0, 0, R1);
     it.map(R1, maps.senders);
     it.address_on_stack(R2, 4);
     it.copy(R3, R7);

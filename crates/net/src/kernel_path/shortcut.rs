@@ -13,9 +13,9 @@ use super::lanes::{Lanes, Sender};
 const TURNS: u8 = 8;
 /// What is small. A sender that has more to say than this at a time is behind over TCP, where it
 /// stays: it would never be level with the proxy.
-const SMALL_BYTES: usize = 16 * 1024;
-/// So many windows over TCP alone, and the lane is closed again: for a sender that stays there it
-/// only costs.
+const SMALL_BYTES: u64 = 16 * 1024;
+/// So many windows over TCP alone, and the lane is given up: for a sender that stays there it only
+/// costs.
 const STUCK_WINDOWS: u64 = 4;
 
 /// The way past the proxy for one direction of a connection. Belongs to one thread.
@@ -25,7 +25,9 @@ pub struct Shortcut {
     sender: Sender,
     /// What the proxy has handed on in this direction.
     relayed: Cell<u64>,
-    /// What went past it on lanes that were closed.
+    /// What that was when it last held nothing back.
+    relayed_before: Cell<u64>,
+    /// What went past it, once the lane is closed.
     past: Cell<u64>,
     state: Cell<State>,
 }
@@ -36,6 +38,8 @@ enum State {
     Relaying(u8),
     /// The kernel may carry it.
     Open(Progress),
+    /// The proxy carries it to the end. The lane is kept with the room in the queue that it has.
+    Retired(u32),
     /// The proxy carries it to the end.
     Off,
 }
@@ -51,24 +55,27 @@ struct Progress {
 
 impl Shortcut {
     pub(super) fn new(lanes: Arc<Lanes>, sender: Sender) -> Self {
-        let (relayed, past) = (Cell::new(0), Cell::new(0));
-        Self { lanes, sender, relayed, past, state: Cell::new(State::Relaying(0)) }
+        let [relayed, relayed_before, past] = [0, 0, 0].map(Cell::new);
+        let state = Cell::new(State::Relaying(0));
+        Self { lanes, sender, relayed, relayed_before, past, state }
     }
 
     /// The proxy has written so many more of the sender's bytes to `sink`; `is_all`: it holds none.
     pub(crate) fn relayed(&self, bytes: usize, sink: &TcpStream, is_all: bool) {
-        self.relayed.set(self.relayed.get() + bytes as u64);
+        let relayed = self.relayed.get() + bytes as u64;
+        self.relayed.set(relayed);
         if !is_all {
             return;
         }
+        let at_once = relayed - self.relayed_before.replace(relayed);
         match self.state.get() {
-            State::Relaying(_) if bytes > SMALL_BYTES => self.state.set(State::Relaying(0)),
+            State::Relaying(_) if at_once > SMALL_BYTES => self.state.set(State::Relaying(0)),
             State::Relaying(turns) if turns + 1 < TURNS => {
                 self.state.set(State::Relaying(turns + 1));
             }
             State::Relaying(_) => self.open(sink),
             State::Open(progress) => self.keep(progress, sink),
-            State::Off => {}
+            State::Retired(_) | State::Off => {}
         }
     }
 
@@ -76,7 +83,6 @@ impl Shortcut {
         let relayed = self.relayed.get();
         self.state.set(match self.lanes.open_lane(&self.sender, sink.as_fd(), relayed) {
             Ok(lane) => State::Open(Progress { lane, past: 0, relayed }),
-            Err(error) if error.may_pass() => State::Relaying(0),
             Err(error) => {
                 tracing::debug!(error = %error, sender = %self.sender.local, "not joined");
                 State::Off
@@ -91,9 +97,10 @@ impl Shortcut {
         if past != progress.past {
             progress = Progress { lane, past, relayed };
         }
-        if relayed - progress.relayed > STUCK_WINDOWS * self.lanes.window_bytes(lane) {
-            self.close();
-            self.state.set(State::Relaying(0));
+        let stuck = relayed - progress.relayed;
+        if self.lanes.is_given_up(lane) || stuck > STUCK_WINDOWS * self.lanes.window_bytes(lane) {
+            self.lanes.retire_lane(lane);
+            self.state.set(State::Retired(lane));
             return;
         }
         self.lanes.relayed(lane, sink.as_fd(), relayed);
@@ -102,23 +109,25 @@ impl Shortcut {
 
     /// Bytes that went past the proxy; of a message that breaks off, all.
     pub fn bytes(&self) -> u64 {
-        let now = match self.state.get() {
-            State::Open(progress) => self.lanes.bytes(progress.lane),
-            State::Relaying(_) | State::Off => 0,
-        };
-        self.past.get() + now
+        match self.state.get() {
+            State::Open(Progress { lane, .. }) | State::Retired(lane) => self.lanes.bytes(lane),
+            State::Relaying(_) | State::Off => self.past.get(),
+        }
     }
 
-    /// Whether something may go past the proxy now.
+    /// Whether something may go past the proxy now, or did.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state.get(), State::Open(_))
+        matches!(self.state.get(), State::Open(_) | State::Retired(_))
     }
 
     /// Nothing goes past the proxy any more.
     pub(crate) fn close(&self) {
-        if let State::Open(progress) = self.state.replace(State::Off) {
-            self.past.set(self.past.get() + self.lanes.close_lane(progress.lane));
-        }
+        let (State::Open(Progress { lane, .. }) | State::Retired(lane)) =
+            self.state.replace(State::Off)
+        else {
+            return;
+        };
+        self.past.set(self.lanes.close_lane(lane));
     }
 }
 
