@@ -11,6 +11,7 @@ pub mod capability;
 pub mod clock;
 pub(crate) mod control_message;
 pub mod file;
+pub(crate) mod mapping;
 pub(crate) mod memory_file;
 pub mod mount;
 pub(crate) mod packet_socket;

@@ -163,7 +163,7 @@ pub(super) struct Offsets {
 
 impl Offsets {
     /// Finds them.
-    pub(super) fn of(types: &Types) -> Result<Self, TypesError> {
+    pub(super) fn of(types: &Types<impl AsRef<[u8]>>) -> Result<Self, TypesError> {
         // A tcp_sock begins with an inet_connection_sock, that with an inet_sock, and so on.
         let connection = types.offset("tcp_sock", "inet_conn")?;
         let inet = connection + types.offset("inet_connection_sock", "icsk_inet")?;

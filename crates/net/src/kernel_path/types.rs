@@ -4,7 +4,9 @@
 //! Offsets differ from build to build, so none is written down here. Whatever is missing or looks
 //! different is an error, and the kernel path is not used then: nothing is guessed.
 
-use std::path::Path;
+use std::fs::File;
+
+use crate::sys::mapping::Mapping;
 
 /// Where the kernel describes its types.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
@@ -41,36 +43,53 @@ pub enum TypesError {
 }
 
 /// A description of types.
-pub(super) struct Types {
-    bytes: Vec<u8>,
+///
+/// It is some megabytes, needed once. So it lies in memory that goes back to the system at once,
+/// and no index is made of it.
+pub(super) struct Types<B> {
+    bytes: B,
     /// Where the types' names begin.
     names: usize,
-    /// Where each type begins; the first has number 1.
-    places: Vec<usize>,
+    /// Where the types begin and end.
+    types: std::ops::Range<usize>,
 }
 
-impl Types {
+impl Types<Mapping> {
     /// That of the running kernel.
     pub(super) fn of_kernel() -> Result<Self, TypesError> {
-        let bytes = std::fs::read(Path::new(KERNEL)).map_err(TypesError::Missing)?;
+        let file = File::open(KERNEL).map_err(TypesError::Missing)?;
+        let bytes = Mapping::of_content(file).map_err(TypesError::Missing)?;
         Self::parse(bytes).ok_or(TypesError::Malformed)
     }
+}
 
-    fn parse(bytes: Vec<u8>) -> Option<Self> {
+impl<B: AsRef<[u8]>> Types<B> {
+    fn parse(content: B) -> Option<Self> {
+        let bytes = content.as_ref();
         if u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) != MAGIC {
             return None;
         }
-        let header = word(&bytes, 4)? as usize;
-        let types = header.checked_add(word(&bytes, 8)? as usize)?;
-        let end = types.checked_add(word(&bytes, 12)? as usize)?;
-        let names = header.checked_add(word(&bytes, 16)? as usize)?;
-        let mut places = Vec::new();
-        let mut at = types;
-        while at < end {
-            places.push(at);
-            at = at.checked_add(HEADER_BYTES + details_bytes(word(&bytes, at + 4)?)?)?;
-        }
-        Some(Self { bytes, names, places })
+        let header = word(bytes, 4)? as usize;
+        let start = header.checked_add(word(bytes, 8)? as usize)?;
+        let end = start.checked_add(word(bytes, 12)? as usize)?;
+        let names = header.checked_add(word(bytes, 16)? as usize)?;
+        Some(Self { bytes: content, names, types: start..end })
+    }
+
+    /// Where each type begins; the first has number 1.
+    fn places(&self) -> impl Iterator<Item = usize> + '_ {
+        let next = |at: &usize| {
+            let details = details_bytes(self.word(*at + 4)?)?;
+            at.checked_add(HEADER_BYTES + details).filter(|next| *next < self.types.end)
+        };
+        let first = Some(self.types.start).filter(|first| *first < self.types.end);
+        std::iter::successors(first, next)
+    }
+
+    /// Where the type of this kind and name begins.
+    fn named(&self, kind: u32, name: &str) -> Option<usize> {
+        self.places()
+            .find(|&at| self.kind(at) == Some(kind) && self.name_is(at, name) == Some(true))
     }
 
     /// How far into a structure a field is, in bytes.
@@ -80,10 +99,7 @@ impl Types {
         field: &'static str,
     ) -> Result<i16, TypesError> {
         let missing = || TypesError::NoField { structure, field };
-        let of_name = |at: &&usize| {
-            self.kind(**at) == Some(STRUCT) && self.name_is(**at, structure) == Some(true)
-        };
-        let at = *self.places.iter().find(of_name).ok_or_else(missing)?;
+        let at = self.named(STRUCT, structure).ok_or_else(missing)?;
         let offset = self.field(at, field, MAX_DEPTH).ok_or_else(missing)?;
         i16::try_from(offset).map_err(|_| missing())
     }
@@ -95,31 +111,28 @@ impl Types {
         enumerator: &'static str,
     ) -> Result<u32, TypesError> {
         let missing = TypesError::NoField { structure: enumeration, field: enumerator };
-        let of_name = |at: &&usize| {
-            self.kind(**at) == Some(ENUM) && self.name_is(**at, enumeration) == Some(true)
-        };
-        let found = self.places.iter().find(of_name).and_then(|&at| {
-            let count = word(&self.bytes, at + 4)? & 0xffff;
+        let found = self.named(ENUM, enumeration).and_then(|at| {
+            let count = self.word(at + 4)? & 0xffff;
             let places = (0..count as usize).map(|it| at + HEADER_BYTES + it * ENUMERATOR_BYTES);
             let mut named = places.filter(|&at| self.name_is(at, enumerator) == Some(true));
-            word(&self.bytes, named.next()? + 4)
+            self.word(named.next()? + 4)
         });
         found.ok_or(missing)
     }
 
     /// The offset of a field of the type at `at`, also within its anonymous members.
     fn field(&self, at: usize, field: &str, depth: usize) -> Option<u32> {
-        let info = word(&self.bytes, at + 4)?;
+        let info = self.word(at + 4)?;
         for member in 0..info & 0xffff {
             let at = at + HEADER_BYTES + member as usize * MEMBER_BYTES;
-            let bits = word(&self.bytes, at + 8)?;
+            let bits = self.word(at + 8)?;
             // With bit-fields, the upper byte of each offset is a width.
             let bits = if info >> 31 == 1 { bits & 0xff_ffff } else { bits };
             if self.name_is(at, field)? {
                 return Some(bits / 8);
             }
-            if word(&self.bytes, at)? == 0 && depth > 0 {
-                let inner = *self.places.get(word(&self.bytes, at + 4)?.checked_sub(1)? as usize)?;
+            if self.word(at)? == 0 && depth > 0 {
+                let inner = self.places().nth(self.word(at + 4)?.checked_sub(1)? as usize)?;
                 let is_group = matches!(self.kind(inner)?, STRUCT | UNION);
                 let found = is_group.then(|| self.field(inner, field, depth - 1)).flatten();
                 if let Some(offset) = found {
@@ -130,14 +143,18 @@ impl Types {
         None
     }
 
+    fn word(&self, at: usize) -> Option<u32> {
+        word(self.bytes.as_ref(), at)
+    }
+
     fn kind(&self, at: usize) -> Option<u32> {
-        Some(word(&self.bytes, at + 4)? >> 24 & 0x1f)
+        Some(self.word(at + 4)? >> 24 & 0x1f)
     }
 
     /// Whether the name whose place is written at `at` is this one.
     fn name_is(&self, at: usize, name: &str) -> Option<bool> {
-        let start = self.names.checked_add(word(&self.bytes, at)? as usize)?;
-        let rest = self.bytes.get(start..)?;
+        let start = self.names.checked_add(self.word(at)? as usize)?;
+        let rest = self.bytes.as_ref().get(start..)?;
         Some(rest.get(..name.len()) == Some(name.as_bytes()) && rest.get(name.len()) == Some(&0))
     }
 }
