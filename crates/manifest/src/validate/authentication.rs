@@ -137,3 +137,27 @@ fn source(rule: &JwtRule, at: &Path, issues: &mut Issues) {
         issues.error(&at.field("timeout"), what, "write for example 5s");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_told_from_what_only_looks_like_one() {
+        let (of_32, of_31) = ("A".repeat(43), "A".repeat(42));
+        for (key, expected) in [
+            (json!({"kty": "OKP", "crv": "Ed25519", "x": of_32}), true),
+            (json!({"kty": "OKP", "crv": "Ed25519", "x": of_31}), false),
+            (json!({"kty": "OKP", "crv": "Ed25519", "x": "..."}), false),
+            (json!({"kty": "EC", "crv": "P-256", "x": of_32, "y": of_32}), true),
+            (json!({"kty": "EC", "crv": "P-256", "x": of_32}), false),
+            (json!({"kty": "RSA", "n": "AQAB", "e": "AQAB"}), true),
+            (json!({"kty": "RSA", "n": "", "e": "AQAB"}), false),
+            (json!({"kty": "oct", "k": "AQAB"}), false),
+        ] {
+            assert_eq!(can_verify(&key), expected, "{key}");
+        }
+    }
+}

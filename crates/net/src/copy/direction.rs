@@ -7,8 +7,9 @@ use super::{Batch, CopyError, End, EndError, Taken};
 
 /// When a direction has moved so much between two sockets, others of its thread have their turn. A
 /// read of a stream is four times as much, and a turn by itself.
-/// Without it a connection whose ends are both fast moves 2 MiB at a time, and with dozens of those
-/// nobody else's request is served within half a second. Beside moving so much, a turn of the
+///
+/// Without turns a connection whose ends are both fast moves 2 MiB at a time, and with dozens of
+/// those nobody else's request is served within half a second. Beside moving so much, a turn of the
 /// runtime costs nothing. A tunnel's window ends its turns, and more of them would cost it a fifth
 /// of its speed.
 const TURN_BYTES: usize = 64 * 1024;
