@@ -101,7 +101,8 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// Whether another endpoint may do better; nothing has been sent to this one.
+    /// Whether another endpoint may do better. Nothing has been sent to this one, but what is
+    /// [spent](ambit_net::hbone::Early::is_spent).
     pub fn is_of_the_endpoint(&self) -> bool {
         match self {
             Self::Connect { .. }

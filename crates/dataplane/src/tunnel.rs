@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use ambit_model::plan::Target;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
-use ambit_net::hbone::{Client, HboneError, Transport, Tunnel};
+use ambit_net::hbone::{Client, Early, HboneError, Transport, Tunnel};
 use ambit_tls::HandshakeError;
 use ambit_wire::hbone::{self, Baggage, Forwarded, TraceParent};
 use http::{Method, Request, StatusCode, Uri};
@@ -37,6 +37,14 @@ pub struct Ask<'a> {
     pub authority: SocketAddr,
     /// The service it asked for.
     pub service: Option<&'a Service>,
+    /// What it says before the tunnel is there.
+    pub early: Option<&'a Early<'a>>,
+}
+
+impl Ask<'_> {
+    fn is_spent(&self) -> bool {
+        self.early.is_some_and(Early::is_spent)
+    }
 }
 
 /// An established tunnel.
@@ -86,7 +94,7 @@ pub async fn open(
             attempts += 1;
             continue;
         }
-        let answer = connection.client.connect(request(plane, ask));
+        let answer = connection.client.connect_early(request(plane, ask), ask.early);
         let silent = || DialError::Silent { address: target.hbone };
         match timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| silent())? {
             Ok((_headers, tunnel)) => {
@@ -98,9 +106,9 @@ pub async fn open(
                 return Err(DialError::Unavailable);
             }
             Err(cause) => {
-                // Nothing of the client's was sent yet.
                 let error = of_hbone(target.hbone, cause);
-                if !error.is_cut() || attempts == MAX_TUNNEL_ATTEMPTS {
+                let may_try = error.is_cut() && !ask.is_spent();
+                if !may_try || attempts == MAX_TUNNEL_ATTEMPTS {
                     return Err(error);
                 }
                 attempts += 1;

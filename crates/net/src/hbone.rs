@@ -13,6 +13,7 @@ use crate::memory::Accounts;
 mod client;
 mod credit;
 mod driver;
+mod early;
 mod keepalive;
 mod link;
 mod place;
@@ -23,6 +24,7 @@ mod tunnel;
 mod waiting;
 
 pub use client::Client;
+pub use early::Early;
 pub use server::{Connect, serve};
 pub use transport::{Activity, Transport};
 pub use tunnel::Tunnel;
@@ -76,6 +78,9 @@ pub enum HboneError {
     /// The tunnel broke before the peer answered.
     #[error("the HBONE connection broke before the tunnel was accepted")]
     Broken(#[source] Ended),
+    /// The client broke before the peer was asked.
+    #[error("the client's connection broke before there was a tunnel")]
+    Client(#[source] std::io::Error),
     /// The peer answered, but not with 200.
     #[error("the peer refused the tunnel with status {0}")]
     Refused(http::StatusCode),

@@ -22,6 +22,7 @@
 //! * [`conntrack`]: `Conntrack::{original_of_reply, entries, delete_matching}`
 //! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: packets on a wire
 //! * [`procnet`] has `established_by_local_port`
+//! * [`program`]: `give_back_start`: the pages that only the start needs
 //! * [`readable`]: `Readable`: a descriptor that another library reads, waited for
 //! * [`tcp_table`]: `connections`, `destroy`: the TCP connections of a namespace
 //! * [`cork`](mod@cork): `cork`: what is written at one moment is sent at once
@@ -53,6 +54,7 @@ pub mod netlink;
 pub mod nftables;
 pub mod pool;
 pub mod procnet;
+pub mod program;
 pub mod readable;
 pub mod seqpacket;
 pub mod socket;

@@ -142,18 +142,22 @@ fn bind(
 ///
 /// It belongs to the namespace that it was made in; dropped, it is given up.
 #[derive(Debug)]
-pub struct Dialing(io::Result<Socket>);
+pub struct Dialing {
+    socket: io::Result<Socket>,
+    /// It comes from the address that it goes to, as far as is known.
+    is_to_itself: bool,
+}
 
 impl Dialing {
     /// Waits until it is connected, or has failed.
     pub async fn connected(self) -> io::Result<TcpStream> {
-        let stream = TcpStream::from_std(self.0?.into())?;
+        let stream = TcpStream::from_std(self.socket?.into())?;
         stream.writable().await?;
         if let Some(error) = stream.take_error()? {
             return Err(error);
         }
         // Nobody listened there, and the socket met itself.
-        let is_own = stream.local_addr()? == stream.peer_addr()?;
+        let is_own = self.is_to_itself && stream.local_addr()? == stream.peer_addr()?;
         if is_own { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(stream) }
     }
 }
@@ -173,7 +177,7 @@ pub fn tcp_dial(destination: SocketAddr, options: &DialOptions) -> io::Result<Di
                 continue;
             }
             match tcp_dial_from(destination, Some(source), options) {
-                Err(error) | Ok(Dialing(Err(error))) if is_port_taken(&error) => {}
+                Err(error) | Ok(Dialing { socket: Err(error), .. }) if is_port_taken(&error) => {}
                 dialing => return dialing,
             }
         }
@@ -216,10 +220,12 @@ fn tcp_dial_from(
         }
         socket.bind(&source.into())?;
     }
-    Ok(Dialing(match socket.connect(&destination.into()) {
+    let is_to_itself = source.is_none_or(|source| source.ip() == destination.ip());
+    let socket = match socket.connect(&destination.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket),
-    }))
+    };
+    Ok(Dialing { socket, is_to_itself })
 }
 
 /// The place of the odd port that was used longest ago; not where the last process began.

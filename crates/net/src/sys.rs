@@ -17,6 +17,7 @@ pub mod mount;
 pub(crate) mod packet_socket;
 pub mod perf_event;
 pub mod process;
+pub(crate) mod program;
 pub(crate) mod socket_option;
 pub mod terminal;
 

@@ -24,7 +24,7 @@ use ambit_model::names::WorkloadName;
 use ambit_model::plan::{Direct, Flow, Lookup, Plan, Refusal, Target};
 use ambit_model::workload::Workload;
 use ambit_net::copy::SocketEnd;
-use ambit_net::hbone::Tunnel;
+use ambit_net::hbone::{Early, Tunnel};
 use ambit_net::socket::{address_exists, normalise, original_destination};
 use ambit_words::ports;
 use tokio::net::TcpStream;
@@ -250,19 +250,23 @@ async fn connect(
     }
     describe(record, &first);
     let failed = endpoint(&first).cloned();
-    let result = follow(thread, served, source, first, other, record).await;
+    let early = Early::of(stream);
+    let result = follow(thread, served, source, first, (&early, other), record).await;
     let (Err(error), Some(failed)) = (&result, failed) else { return result };
     if !error.is_of_the_endpoint() {
         return result;
     }
     thread.plane.balance.failed(&failed.uid);
+    if early.is_spent() {
+        return result;
+    }
     let second = plan(thread, source, client, destination);
     if endpoint(&second).is_none_or(|other| other.uid == failed.uid) {
         return result;
     }
     tracing::debug!(%destination, endpoint = %failed.uid, "endpoint set aside; trying another");
     describe(record, &second);
-    follow(thread, served, source, second, other, record).await
+    follow(thread, served, source, second, (&early, other), record).await
 }
 
 fn plan(thread: &Thread, source: &Source, client: SocketAddr, destination: SocketAddr) -> Plan {
@@ -314,7 +318,7 @@ async fn follow(
     served: &Rc<Served>,
     source: &Source,
     plan: Plan,
-    other: &mut Option<Permit>,
+    (early, other): (&Early<'_>, &mut Option<Permit>),
     record: &mut Record,
 ) -> Result<Route, OutboundError> {
     match plan {
@@ -335,15 +339,15 @@ async fn follow(
                 // The view is stale; the address's present owner must prove its identity.
                 None => {
                     *other = None;
-                    through(thread, served, source, &target, target.address, record).await
+                    through(thread, served, source, &target, (target.address, early), record).await
                 }
             }
         }
         Plan::Tunnel(target) => {
-            through(thread, served, source, &target, target.address, record).await
+            through(thread, served, source, &target, (target.address, early), record).await
         }
         Plan::Waypoint { waypoint, destination } => {
-            through(thread, served, source, &waypoint, destination, record).await
+            through(thread, served, source, &waypoint, (destination, early), record).await
         }
         Plan::Direct(Direct { address, .. }) => {
             record.destination.address = address;
@@ -394,7 +398,7 @@ async fn through(
     served: &Rc<Served>,
     source: &Source,
     target: &Target,
-    authority: SocketAddr,
+    (authority, early): (SocketAddr, &Early<'_>),
     record: &mut Record,
 ) -> Result<Route, OutboundError> {
     record.destination.address = target.hbone;
@@ -407,6 +411,7 @@ async fn through(
         client: record.source.address,
         authority,
         service: target.service.as_deref(),
+        early: Some(early),
     };
     let opened = tunnel::open(&thread.plane, served, target, &ask).await?;
     record.destination.identity = Some(opened.peer.identity.clone());

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
+use ambit_net::program;
 use ambit_wire::zds::Pod;
 use ambit_wire::zds::proxy::Event;
 use anyhow::Context as _;
@@ -394,6 +395,7 @@ impl Supervisor {
         }
         info!(pid = worker.pid, took = ?worker.since.elapsed(), "the worker is ready");
         worker.enter(Phase::Serving);
+        program::give_back_start();
         let others = self.workers.iter_mut().filter(|(other, _)| **other != id);
         for (_, worker) in others.filter(|(_, worker)| worker.phase == Phase::Serving) {
             info!(pid = worker.pid, "the worker before it finishes its connections");

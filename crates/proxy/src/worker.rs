@@ -26,6 +26,7 @@ use ambit_model::names::WorkloadName;
 use ambit_net::kernel_path::KernelPath;
 use ambit_net::memfd::Sealed;
 use ambit_net::namespace::NetNs;
+use ambit_net::program;
 use ambit_net::seqpacket::Connection;
 use ambit_tls::WorkloadCertificate;
 use ambit_wire::proto::ambit::snapshot::Snapshot;
@@ -459,6 +460,7 @@ impl Worker {
             tokio::spawn(views.run());
         }
         info!(pods = self.held.len(), "ready");
+        program::give_back_start();
         self.link.say(FromWorker::Ready).await;
     }
 

@@ -80,6 +80,7 @@ use ambit_dataplane::own::OwnWorkload;
 use ambit_dataplane::views::Views;
 use ambit_model::identity::Identity;
 use ambit_model::names::WorkloadName;
+use ambit_net::program;
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
@@ -153,6 +154,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         }
         Place::Gateway => info!(threads = shared.config.threads, "ready at the edge"),
     }
+    program::give_back_start();
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::driver::Driver;
+use super::early::{Early, FRESH};
 use super::link::Link;
 use super::place::{Occupied, State};
 use super::{Activity, HboneError, Settings, Tunnel, keepalive};
@@ -22,6 +23,8 @@ use crate::pool::Connection;
 pub struct Client {
     link: Rc<Link>,
     state: Rc<State>,
+    /// When the peer has answered a CONNECT, the last time.
+    answered: Cell<Option<Instant>>,
 }
 
 impl Client {
@@ -44,23 +47,61 @@ impl Client {
                 () = keepalive::watch(&watched, activity) => {}
             }
         });
-        Self { link, state }
+        Self { link, state, answered: Cell::new(None) }
     }
 
     /// Asks for a tunnel. The answer's headers come with it.
     pub async fn connect(&self, request: Request<()>) -> Result<(HeaderMap, Tunnel), HboneError> {
+        self.connect_early(request, None).await
+    }
+
+    /// Asks for a tunnel, and sends along what the client has said by now, if the peer takes it.
+    pub async fn connect_early(
+        &self,
+        request: Request<()>,
+        early: Option<&Early<'_>>,
+    ) -> Result<(HeaderMap, Tunnel), HboneError> {
         let place = Occupied::new(&self.state);
         let (head, ()) = request.into_parts();
         let authority = head.uri.authority().map_or("", |authority| authority.as_str());
         let opened = poll_fn(|cx| self.link.poll_connect(cx, authority, &head.headers)).await;
         // Dropped before the answer it is reset.
         let stream = opened.map_err(HboneError::Closing)?;
-        let tunnel = Tunnel::new(self.link.clone(), stream, Some(place));
-        let answer = poll_fn(|cx| self.link.poll_answer(cx, stream)).await.map_err(broken)?;
+        let mut tunnel = Tunnel::new(self.link.clone(), stream, Some(place));
+        if let Some(early) = early {
+            self.send_early(stream, &mut tunnel, early)?;
+        }
+        let answer = poll_fn(|cx| self.link.poll_answer(cx, stream)).await.map_err(broken);
+        if let Some(early) = early
+            && matches!(answer, Ok(_) | Err(HboneError::Closing(_)))
+        {
+            early.set_spent(false);
+        }
+        let answer = answer?;
+        self.answered.set(Some(Instant::now()));
         if answer.status != StatusCode::OK {
             return Err(HboneError::Refused(answer.status));
         }
         Ok((answer.headers, tunnel))
+    }
+
+    fn send_early(
+        &self,
+        stream: u32,
+        tunnel: &mut Tunnel,
+        early: &Early<'_>,
+    ) -> Result<(), HboneError> {
+        let is_fresh = self.answered.get().is_some_and(|it| it.elapsed() < FRESH);
+        let room = self.link.early_room(stream);
+        if !is_fresh || room == 0 {
+            return Ok(());
+        }
+        let bytes = early.look(room).map_err(HboneError::Client)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        early.set_spent(true);
+        tunnel.send_ahead(bytes).map_err(broken)
     }
 
     /// How many tunnels are open or being opened.

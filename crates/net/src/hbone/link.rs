@@ -327,6 +327,12 @@ impl Link {
         state.is_left || state.over.is_some()
     }
 
+    /// How many bytes may follow a CONNECT at once, on a stream that was just opened.
+    pub(super) fn early_room(&self, stream: u32) -> usize {
+        let session = &self.state.borrow().session;
+        if session.takes_early_data() { session.sendable(stream) } else { 0 }
+    }
+
     /// How many streams the peer takes at once.
     pub(super) fn max_streams(&self) -> usize {
         self.state.borrow().session.max_streams()

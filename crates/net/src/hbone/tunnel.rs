@@ -4,11 +4,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use ambit_wire::http2::Reason;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use super::link::Link;
 use super::place::Occupied;
 use crate::copy::{Batch, End, EndError, Taken};
+use crate::ended::Ended;
 use crate::memory::{Holder, MIN_WINDOW_BYTES};
 
 /// With so much a tunnel counts as one that holds bytes.
@@ -21,6 +22,8 @@ pub struct Tunnel {
     stream: u32,
     /// Whether END_STREAM was sent.
     is_finished: bool,
+    /// What the peer got with the CONNECT and will be given once more: it is left out.
+    ahead: usize,
     /// Taken and not delivered.
     held: usize,
     /// Counts as a holder while its sink is slow.
@@ -32,7 +35,13 @@ pub struct Tunnel {
 impl Tunnel {
     pub(super) fn new(link: Rc<Link>, stream: u32, place: Option<Rc<Occupied>>) -> Self {
         let holder = link.credit.holder();
-        Self { link, stream, is_finished: false, held: 0, holder, _place: place }
+        Self { link, stream, is_finished: false, ahead: 0, held: 0, holder, _place: place }
+    }
+
+    /// Sends the first bytes of what will be given.
+    pub(super) fn send_ahead(&mut self, bytes: Bytes) -> Result<(), Ended> {
+        self.ahead += bytes.len();
+        self.link.send(self.stream, bytes, false)
     }
 }
 
@@ -80,6 +89,9 @@ impl End for Tunnel {
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
+        if self.ahead > 0 {
+            return Poll::Ready(Ok(self.ahead));
+        }
         let Some(most) = self.link.credit.queue_room(cx) else {
             // The reset of a waiting stream is still seen.
             return self.poll_gone(cx).map(Err);
@@ -95,9 +107,15 @@ impl End for Tunnel {
         is_last: bool,
     ) -> Poll<Result<usize, EndError>> {
         let mut given = 0;
-        while let Some(piece) = batch.pop() {
+        while let Some(mut piece) = batch.pop() {
             given += piece.len();
             self.is_finished = is_last && batch.is_empty();
+            let sent = piece.len().min(self.ahead);
+            piece.advance(sent);
+            self.ahead -= sent;
+            if piece.is_empty() && !self.is_finished {
+                continue;
+            }
             self.link.send(self.stream, piece, self.is_finished).map_err(EndError::Tunnel)?;
         }
         Poll::Ready(Ok(given))

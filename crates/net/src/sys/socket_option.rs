@@ -33,6 +33,17 @@ pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
     unsafe { read(socket, libc::IPPROTO_TCP, libc::TCP_INFO) }
 }
 
+/// What waits in a socket, without taking or waiting; the runtime's own call knows only of what it
+/// was told by the last look at all sockets.
+pub(crate) fn peek(socket: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the kernel writes at most as many bytes as there is room for.
+    let bytes = unsafe {
+        libc::recv(socket.as_fd().as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags)
+    };
+    super::check_len(bytes)
+}
+
 /// The process at the other end of a Unix socket, at the time of its connect.
 pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     // SAFETY: ucred is valid for any bytes.

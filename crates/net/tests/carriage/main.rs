@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
 mod copy;
+mod early;
 mod floods;
 mod frames;
 mod gone;

@@ -261,6 +261,7 @@ impl Here {
                     client: SocketAddr::new(self.shared.config.instance, 0),
                     authority: target.address,
                     service: target.service.as_deref(),
+                    early: None,
                 };
                 let opened = tunnel::open(&self.plane, &self.served, target, &ask).await;
                 let opened = opened.map_err(|error| match error {

@@ -74,6 +74,9 @@ pub(super) mod setting {
     pub(in super::super) const MAX_FRAME_SIZE: u16 = 5;
     /// Fields of a head; advice.
     pub(in super::super) const MAX_HEADER_LIST_SIZE: u16 = 6;
+    /// Ambit's own, of the numbers for experiments (section 11.3): 1 says that DATA may follow a
+    /// CONNECT before its answer. Everybody else ignores it (section 6.5.2).
+    pub(in super::super) const EARLY_DATA: u16 = 0xf0ea;
 }
 
 impl Head {

@@ -446,6 +446,10 @@ impl Session {
                 self.peer.streams = value;
                 Ok(true)
             }
+            setting::EARLY_DATA => {
+                self.peer.takes_early_data = value == 1;
+                Ok(false)
+            }
             setting::INITIAL_WINDOW_SIZE => {
                 if value > LAST_STREAM {
                     return Err(FLOW.because("a window is too large"));

@@ -144,6 +144,8 @@ pub(super) struct Peer {
     pub(super) frame_bytes: u32,
     /// Streams that it takes at once.
     pub(super) streams: u32,
+    /// It says that DATA may follow a CONNECT at once.
+    pub(super) takes_early_data: bool,
 }
 
 /// Whether we take new streams.
@@ -217,7 +219,10 @@ impl Session {
                 output.extend_from_slice(PREFACE);
                 settings.push((setting::ENABLE_PUSH, 0));
             }
-            Role::Server => settings.push((setting::MAX_CONCURRENT_STREAMS, limits.streams)),
+            Role::Server => {
+                settings.push((setting::MAX_CONCURRENT_STREAMS, limits.streams));
+                settings.push((setting::EARLY_DATA, 1));
+            }
         }
         frame::put_settings(&settings, &mut output);
         Self {
@@ -233,6 +238,7 @@ impl Session {
                 window: DEFAULT_WINDOW_BYTES,
                 frame_bytes: DEFAULT_FRAME_BYTES,
                 streams: u32::MAX,
+                takes_early_data: false,
             },
             window: DEFAULT_WINDOW_BYTES,
             unacknowledged: VecDeque::from([limits.stream_window_bytes]),
@@ -429,6 +435,11 @@ impl Session {
     /// How many streams our side has not let go of.
     pub fn streams(&self) -> usize {
         self.streams.len()
+    }
+
+    /// Whether the peer says that DATA may follow a CONNECT before its answer.
+    pub fn takes_early_data(&self) -> bool {
+        self.peer.takes_early_data
     }
 
     /// How many streams the peer takes.
