@@ -180,6 +180,11 @@ impl Credit {
         Some(room.min(READ_BYTES))
     }
 
+    /// How much may be queued for the transport now, for who does not wait for more.
+    pub(super) fn queue_left(&self) -> usize {
+        self.outgoing.borrow().room(self.accounts.are_short())
+    }
+
     /// So much waits for the transport by now.
     pub(super) fn queued(&self, bytes: usize) {
         let mut outgoing = self.outgoing.borrow_mut();

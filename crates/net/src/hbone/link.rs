@@ -30,6 +30,9 @@ const RAPID_RESET: Fault =
 const MAX_CONTROL_BYTES: usize = 512 * 1024;
 const DEAF: Fault =
     Fault { reason: Reason::ENHANCE_YOUR_CALM, what: "it reads nothing of what it makes us say" };
+/// What is left of the connection's window for tunnels that are there: nobody reads what is sent
+/// early until its CONNECT is answered, which takes as long as the application does.
+const KEPT_WINDOW_BYTES: usize = 32 * 1024;
 /// Pieces that are copied when there are several.
 const SMALL_BYTES: usize = 4096;
 /// So much of it is written before more is read.
@@ -330,7 +333,11 @@ impl Link {
     /// How many bytes may follow a CONNECT at once, on a stream that was just opened.
     pub(super) fn early_room(&self, stream: u32) -> usize {
         let session = &self.state.borrow().session;
-        if session.takes_early_data() { session.sendable(stream) } else { 0 }
+        if !session.takes_early_data() {
+            return 0;
+        }
+        let shared = session.connection_window().saturating_sub(KEPT_WINDOW_BYTES);
+        session.sendable(stream).min(shared).min(self.credit.queue_left())
     }
 
     /// How many streams the peer takes at once.

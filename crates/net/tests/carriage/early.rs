@@ -203,6 +203,39 @@ fn no_more_is_sent_than_the_window_allows() {
     });
 }
 
+/// A connection has 65,535 bytes at first, and nobody reads what comes before its answer.
+#[test]
+fn tunnels_that_nobody_answers_leave_room_for_those_that_are_there() {
+    on_one_thread(async {
+        let (client, mut peer, _drain) = connected(TAKES_EARLY_DATA).await;
+        warm(&client, &mut peer).await;
+        let mut talkers = Vec::new();
+        for _ in 0..20 {
+            talkers.push(talker(&[7; 4096]).await);
+        }
+        let waiting = talkers.iter().map(|(_, socket)| async {
+            let early = Early::of(socket);
+            open(&client, &early).await.map(drop)
+        });
+        let hearing = async {
+            let (mut asked, mut bytes) = (0, 0);
+            while asked < 20 {
+                let frame = peer.frame().await;
+                asked += usize::from(frame.kind == HEADERS);
+                bytes += if frame.kind == DATA { frame.payload.len() } else { 0 };
+            }
+            let rest = tokio::time::timeout(Duration::from_millis(50), peer.frame()).await;
+            bytes + rest.map_or(0, |frame| frame.payload.len())
+        };
+        let waiting = futures::future::join_all(waiting);
+        let bytes = tokio::select! {
+            bytes = hearing => bytes,
+            _ = waiting => panic!("nobody has answered"),
+        };
+        assert_eq!(bytes, 65_535 - 32 * 1024);
+    });
+}
+
 #[test]
 fn nothing_goes_early_to_a_peer_that_does_not_ask_for_it_or_has_not_answered_lately() {
     in_simulated_time(async {

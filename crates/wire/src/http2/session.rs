@@ -306,6 +306,11 @@ impl Session {
         it.map_or(0, |it| it.outgoing.open().min(self.outgoing.open()))
     }
 
+    /// How much of the window of all streams is left.
+    pub fn connection_window(&self) -> usize {
+        self.outgoing.open()
+    }
+
     /// The most that one frame may carry.
     pub fn frame_bytes(&self) -> usize {
         self.peer.frame_bytes as usize
