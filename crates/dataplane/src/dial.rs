@@ -117,8 +117,8 @@ impl DialError {
         }
     }
 
-    /// Whether the connection was cut before it could carry anything, as when the other proxy dies:
-    /// the next one may find its successor.
+    /// Whether the connection was cut before its tunnel was there, as when the other proxy dies:
+    /// the next one may find its successor. What is spent is not sent to that.
     pub fn is_cut(&self) -> bool {
         match self {
             // It stood, in the queue of a listener that was closed; where nobody listens it is

@@ -30,7 +30,7 @@
 //! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
 //! * [`kernel_path`]: `KernelPath::{open, shortcut}`: two sockets joined in the kernel
 //! * [`grpc`]: `connect`: a channel to the control plane
-//! * [`hbone`]: `Client`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings`
+//! * [`hbone`]: `Client`, `Early`, `serve`, `Connect`, `Tunnel`, `Transport`, `Settings`
 //! * [`pool`]: `Pool` of any `Connection`, shared by the users of one thread
 //! * [`sys`]: `process`, `mount`, `capability`: what a pod's init needs
 

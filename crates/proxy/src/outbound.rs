@@ -24,7 +24,7 @@ use ambit_model::names::WorkloadName;
 use ambit_model::plan::{Direct, Flow, Lookup, Plan, Refusal, Target};
 use ambit_model::workload::Workload;
 use ambit_net::copy::SocketEnd;
-use ambit_net::hbone::{Early, Tunnel};
+use ambit_net::hbone::{Early, HboneError, Tunnel};
 use ambit_net::socket::{address_exists, normalise, original_destination};
 use ambit_words::ports;
 use tokio::net::TcpStream;
@@ -413,7 +413,13 @@ async fn through(
         service: target.service.as_deref(),
         early: Some(early),
     };
-    let opened = tunnel::open(&thread.plane, served, target, &ask).await?;
+    let opened = tunnel::open(&thread.plane, served, target, &ask).await;
+    let opened = opened.map_err(|error| match error {
+        DialError::Hbone { cause: HboneError::Client(error), .. } => {
+            OutboundError::FirstBytes(error)
+        }
+        error => error.into(),
+    })?;
     record.destination.identity = Some(opened.peer.identity.clone());
     record.peer = Some(opened.peer);
     Ok(Route::Tunnel(Box::new(opened.tunnel)))

@@ -460,8 +460,8 @@ impl Worker {
             tokio::spawn(views.run());
         }
         info!(pods = self.held.len(), "ready");
-        program::give_back_start();
         self.link.say(FromWorker::Ready).await;
+        program::give_back_start();
     }
 
     /// Accepts nothing more. Connections continue, until the deadline if there is one.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ambit_wire::http2::{Reason, Role};
+use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -62,6 +63,7 @@ impl Client {
         early: Option<&Early<'_>>,
     ) -> Result<(HeaderMap, Tunnel), HboneError> {
         let place = Occupied::new(&self.state);
+        let said = early.map_or(Ok(Bytes::new()), |early| self.look(early))?;
         let (head, ()) = request.into_parts();
         let authority = head.uri.authority().map_or("", |authority| authority.as_str());
         let opened = poll_fn(|cx| self.link.poll_connect(cx, authority, &head.headers)).await;
@@ -69,7 +71,7 @@ impl Client {
         let stream = opened.map_err(HboneError::Closing)?;
         let mut tunnel = Tunnel::new(self.link.clone(), stream, Some(place));
         if let Some(early) = early {
-            self.send_early(stream, &mut tunnel, early)?;
+            self.send_early(said, stream, &mut tunnel, early)?;
         }
         let answer = poll_fn(|cx| self.link.poll_answer(cx, stream)).await.map_err(broken);
         if let Some(early) = early
@@ -85,23 +87,28 @@ impl Client {
         Ok((answer.headers, tunnel))
     }
 
+    /// What the client has said, if the peer takes it early and is surely there.
+    fn look(&self, early: &Early<'_>) -> Result<Bytes, HboneError> {
+        let is_fresh = self.answered.get().is_some_and(|it| it.elapsed() < FRESH);
+        if !is_fresh || !self.link.takes_early_data() {
+            return Ok(Bytes::new());
+        }
+        early.look().map_err(HboneError::Client)
+    }
+
     fn send_early(
         &self,
+        mut said: Bytes,
         stream: u32,
         tunnel: &mut Tunnel,
         early: &Early<'_>,
     ) -> Result<(), HboneError> {
-        let is_fresh = self.answered.get().is_some_and(|it| it.elapsed() < FRESH);
-        let room = self.link.early_room(stream);
-        if !is_fresh || room == 0 {
-            return Ok(());
-        }
-        let bytes = early.look(room).map_err(HboneError::Client)?;
-        if bytes.is_empty() {
+        said.truncate(self.link.early_room(stream));
+        if said.is_empty() {
             return Ok(());
         }
         early.set_spent(true);
-        tunnel.send_ahead(bytes).map_err(broken)
+        tunnel.send_ahead(said).map_err(broken)
     }
 
     /// How many tunnels are open or being opened.

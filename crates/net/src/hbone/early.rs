@@ -43,12 +43,11 @@ impl<'a> Early<'a> {
         self.is_spent.set(is_spent);
     }
 
-    /// At most `limit` bytes of what is there now; nothing when the client waits for the server's
-    /// first word. An error is one of the client's connection, and the kernel reports it once.
-    pub(super) fn look(&self, limit: usize) -> io::Result<Bytes> {
+    /// The first bytes, as many as are there now; none when the client waits for the server's first
+    /// word. An error is one of the client's connection, and the kernel reports it once.
+    pub(super) fn look(&self) -> io::Result<Bytes> {
         let mut room = [0; MAX_BYTES];
-        let room = &mut room[..limit.min(MAX_BYTES)];
-        match socket_option::peek(self.client, room) {
+        match socket_option::peek(self.client, &mut room) {
             Ok(bytes) => Ok(Bytes::copy_from_slice(&room[..bytes])),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Bytes::new()),
             Err(error) => Err(error),

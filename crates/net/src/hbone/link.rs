@@ -330,14 +330,20 @@ impl Link {
         state.is_left || state.over.is_some()
     }
 
+    /// Whether the peer says that DATA may follow a CONNECT before its answer.
+    pub(super) fn takes_early_data(&self) -> bool {
+        self.state.borrow().session.takes_early_data()
+    }
+
     /// How many bytes may follow a CONNECT at once, on a stream that was just opened.
     pub(super) fn early_room(&self, stream: u32) -> usize {
-        let session = &self.state.borrow().session;
-        if !session.takes_early_data() {
-            return 0;
-        }
-        let shared = session.connection_window().saturating_sub(KEPT_WINDOW_BYTES);
-        session.sendable(stream).min(shared).min(self.credit.queue_left())
+        let window = self.state.borrow().session.connection_window();
+        self.room(stream).min(window.saturating_sub(KEPT_WINDOW_BYTES))
+    }
+
+    /// How many bytes the stream may send now, for who does not wait for more.
+    pub(super) fn room(&self, stream: u32) -> usize {
+        self.state.borrow().session.sendable(stream).min(self.credit.queue_left())
     }
 
     /// How many streams the peer takes at once.

@@ -90,7 +90,7 @@ impl End for Tunnel {
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, EndError>> {
         if self.ahead > 0 {
-            return Poll::Ready(Ok(self.ahead));
+            return Poll::Ready(Ok(self.ahead + self.link.room(self.stream)));
         }
         let Some(most) = self.link.credit.queue_room(cx) else {
             // The reset of a waiting stream is still seen.

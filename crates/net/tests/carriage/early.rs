@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::frames::{DATA, END_HEADERS, HEADERS, RST_STREAM, SETTINGS};
+use crate::frames::{
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+};
 use crate::{connect_to, in_simulated_time, on_one_thread, tcp_pair};
 use ambit_net::copy::{Flow, SocketEnd, copy};
 use ambit_net::drain::Drain;
@@ -13,7 +15,6 @@ use tokio::net::TcpStream;
 const OK: u8 = 0x88;
 const UNAVAILABLE: &[u8] = &[0x48, 3, b'5', b'0', b'3'];
 const TAKES_EARLY_DATA: &[u8] = &[0xf0, 0xea, 0, 0, 0, 1];
-const END_STREAM: u8 = 1;
 
 /// A peer whose frames are written by hand.
 struct Peer {
@@ -75,7 +76,7 @@ async fn connected(settings: &[u8]) -> (Client, Peer, Drain) {
     let (near, far) = duplex(1 << 20);
     let mut peer = Peer { io: far };
     peer.send(SETTINGS, 0, 0, settings).await;
-    let mut preface = [0; 24];
+    let mut preface = [0; PREFACE.len()];
     let drain = Drain::new();
     let transport = ambit_net::hbone::Transport::new(near);
     let activity = transport.activity();
@@ -93,11 +94,7 @@ async fn open(client: &Client, early: &Early<'_>) -> Result<Tunnel, HboneError> 
 async fn warm(client: &Client, peer: &mut Peer) {
     let (_silent, socket) = tcp_pair().await;
     let early = Early::of(&socket);
-    let (tunnel, ()) = tokio::join!(open(client, &early), async {
-        let stream = peer.asked().await;
-        peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
-    });
-    drop(tunnel.unwrap());
+    drop(open_with(client, peer, &early, b"").await);
     assert_eq!(peer.frame().await.kind, RST_STREAM);
 }
 
@@ -108,6 +105,26 @@ async fn talker(words: &[u8]) -> (TcpStream, TcpStream) {
     (client, socket)
 }
 
+/// Opens a tunnel to a peer that gets these bytes, and no more, before it answers.
+async fn open_with(
+    client: &Client,
+    peer: &mut Peer,
+    early: &Early<'_>,
+    expected: &[u8],
+) -> (Tunnel, u32) {
+    let (tunnel, stream) = tokio::join!(open(client, early), async {
+        let stream = peer.asked().await;
+        if !expected.is_empty() {
+            peer.expect(DATA, 0, stream, expected).await;
+        }
+        peer.hears_nothing().await;
+        peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
+        stream
+    });
+    assert!(!early.is_spent(), "it has answered");
+    (tunnel.unwrap(), stream)
+}
+
 #[test]
 fn the_first_bytes_go_with_the_connect_and_no_second_time() {
     on_one_thread(async {
@@ -115,14 +132,7 @@ fn the_first_bytes_go_with_the_connect_and_no_second_time() {
         warm(&client, &mut peer).await;
         let (mut application, socket) = talker(b"hello ").await;
         let early = Early::of(&socket);
-        let (tunnel, stream) = tokio::join!(open(&client, &early), async {
-            let stream = peer.asked().await;
-            peer.expect(DATA, 0, stream, b"hello ").await;
-            peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
-            stream
-        });
-        let mut tunnel = tunnel.unwrap();
-        assert!(!early.is_spent());
+        let (mut tunnel, stream) = open_with(&client, &mut peer, &early, b"hello ").await;
         application.write_all(b"world").await.unwrap();
         application.shutdown().await.unwrap();
         let flow = Flow::new();
@@ -156,13 +166,8 @@ fn a_client_that_has_said_all_at_once_ends_with_an_empty_frame() {
         let (mut application, socket) = talker(b"all").await;
         application.shutdown().await.unwrap();
         let early = Early::of(&socket);
-        let (tunnel, stream) = tokio::join!(open(&client, &early), async {
-            let stream = peer.asked().await;
-            peer.expect(DATA, 0, stream, b"all").await;
-            peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
-            stream
-        });
-        let (mut tunnel, mut end, flow) = (tunnel.unwrap(), SocketEnd::new(socket), Flow::new());
+        let (mut tunnel, stream) = open_with(&client, &mut peer, &early, b"all").await;
+        let (mut end, flow) = (SocketEnd::new(socket), Flow::new());
         let (ended, ()) = tokio::join!(copy(&mut end, &mut tunnel, &flow), async {
             peer.expect(DATA, END_STREAM, stream, b"").await;
             peer.send(DATA, END_STREAM, stream, b"").await;
@@ -181,17 +186,11 @@ fn no_more_is_sent_than_the_window_allows() {
         warm(&client, &mut peer).await;
         let (application, socket) = talker(b"ab").await;
         let early = Early::of(&socket);
-        let (tunnel, stream) = tokio::join!(open(&client, &early), async {
-            let stream = peer.asked().await;
-            peer.expect(DATA, 0, stream, b"a").await;
-            peer.hears_nothing().await;
-            peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
-            stream
-        });
-        let (mut tunnel, mut end, flow) = (tunnel.unwrap(), SocketEnd::new(socket), Flow::new());
+        let (mut tunnel, stream) = open_with(&client, &mut peer, &early, b"a").await;
+        let (mut end, flow) = (SocketEnd::new(socket), Flow::new());
         let telling = async {
             peer.hears_nothing().await;
-            peer.send(8, 0, stream, &[0, 0, 0, 9]).await;
+            peer.send(WINDOW_UPDATE, 0, stream, &[0, 0, 0, 9]).await;
             peer.expect(DATA, 0, stream, b"b").await;
             drop(application);
             peer.expect(DATA, END_STREAM, stream, b"").await;
@@ -249,13 +248,7 @@ fn nothing_goes_early_to_a_peer_that_does_not_ask_for_it_or_has_not_answered_lat
             tokio::time::sleep(Duration::from_secs(pause)).await;
             let (_application, socket) = talker(b"hello").await;
             let early = Early::of(&socket);
-            let (tunnel, ()) = tokio::join!(open(&client, &early), async {
-                let stream = peer.asked().await;
-                peer.hears_nothing().await;
-                peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
-            });
-            tunnel.unwrap();
-            assert!(!early.is_spent());
+            open_with(&client, &mut peer, &early, b"").await;
         }
     });
 }
@@ -270,7 +263,7 @@ fn only_a_proxy_that_surely_let_go_of_the_bytes_leaves_them_to_another() {
             // GOAWAY of a peer that has seen to the stream before, not to this one.
             "untouched" => {
                 let before = (stream - 2).to_be_bytes();
-                peer.send(7, 0, 0, &[&before[..], &[0; 4]].concat()).await;
+                peer.send(GOAWAY, 0, 0, &[&before[..], &[0; 4]].concat()).await;
             }
             "reset" => peer.send(RST_STREAM, 0, stream, &[0, 0, 0, 10]).await,
             _ => peer.io.shutdown().await.unwrap(),
@@ -319,7 +312,6 @@ fn a_client_that_has_reset_its_connection_gets_no_tunnel() {
         let opened = open(&client, &early).await;
         assert!(matches!(opened, Err(HboneError::Client(_))));
         assert!(!early.is_spent());
-        peer.asked().await;
-        assert_eq!(peer.frame().await.kind, RST_STREAM);
+        peer.hears_nothing().await;
     });
 }
