@@ -77,6 +77,8 @@ struct State {
     is_left: bool,
     /// Whose turn it is when there is room for all of them.
     turn: usize,
+    /// What was read widens the connection's window or says how many streams there may be.
+    is_wider: bool,
     /// Answers to our PINGs, and who waits for one.
     pongs: u64,
     ponged: Option<Waker>,
@@ -114,6 +116,7 @@ impl Link {
             is_unwanted: false,
             is_left: false,
             turn: 0,
+            is_wider: false,
             pongs: 0,
             ponged: None,
             over: None,
@@ -443,6 +446,10 @@ impl State {
                 return Err(RAPID_RESET);
             }
         }
+        // Once for all that was read: a peer may send a great many updates of the one window.
+        if std::mem::take(&mut self.is_wider) {
+            self.widen_all();
+        }
         self.move_output();
         let is_deaf = self.said.iter().sum::<usize>() > MAX_CONTROL_BYTES;
         if is_deaf { Err(DEAF) } else { Ok(()) }
@@ -492,6 +499,15 @@ impl State {
         }
     }
 
+    /// All streams may have room, and there may be room for streams.
+    fn widen_all(&mut self) {
+        // Not always the oldest first: they could take all of it each time.
+        self.turn = (self.turn + 1).checked_rem(self.slots.len()).unwrap_or(0);
+        let (late, early) = self.slots.split_at_mut(self.turn);
+        early.iter_mut().chain(late).for_each(Slot::widen);
+        self.openers.drain(..).for_each(Waker::wake);
+    }
+
     fn take_event(&mut self, event: Event) {
         match event {
             Event::Request { stream, head, is_last } => {
@@ -528,11 +544,7 @@ impl State {
                 self.slot(stream).into_iter().for_each(Slot::widen);
             }
             Event::Window { stream: None } => {
-                // Not always the oldest first: they could take all of it each time.
-                self.turn = (self.turn + 1).checked_rem(self.slots.len()).unwrap_or(0);
-                let (late, early) = self.slots.split_at_mut(self.turn);
-                early.iter_mut().chain(late).for_each(Slot::widen);
-                self.openers.drain(..).for_each(Waker::wake);
+                self.is_wider = true;
             }
             Event::Leaving { last, reason } => {
                 self.is_left = true;
