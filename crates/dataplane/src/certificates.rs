@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use ambit_model::Text;
 use ambit_model::identity::Identity;
+use ambit_tls::certificate::{Issuer, Serial};
 use ambit_tls::{Acceptor, Connector, RevocationList, WorkloadCertificate};
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
@@ -27,6 +28,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Requests of the worker that may wait for the keeper.
 const ASKS: usize = 1 << 14;
 
+/// Serial number and issuer of a certificate and of each authority between it and the root.
+pub type Chain = Arc<[(Serial, Issuer)]>;
+
 /// One certificate, with the objects that are built from it once.
 pub struct Credentials {
     /// Key, chain and roots.
@@ -35,6 +39,8 @@ pub struct Credentials {
     pub acceptor: Acceptor,
     /// Opens HBONE in its name.
     pub connector: Connector,
+    /// What a revocation list would name to take it back.
+    pub chain: Chain,
     /// The list in force names it, or an authority of its chain: no peer accepts it any more.
     pub is_revoked: bool,
     /// No other credentials of this process have it.
@@ -48,10 +54,11 @@ impl Credentials {
     fn new(certificate: Arc<WorkloadCertificate>, revocations: &Arc<RevocationList>) -> Arc<Self> {
         let acceptor = Acceptor::new(certificate.clone(), revocations.clone(), &[]);
         let connector = Connector::new(certificate.clone(), revocations.clone());
-        let mut chain = certificate.chain().iter();
-        let is_revoked = chain.any(|it| revocations.is_revoked(&it.serial, &it.issuer));
+        let chain = certificate.chain().iter();
+        let chain: Chain = chain.map(|it| (it.serial.clone(), it.issuer.clone())).collect();
+        let is_revoked = revocations.revokes_any(&chain);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { certificate, acceptor, connector, is_revoked, number })
+        Arc::new(Self { certificate, acceptor, connector, chain, is_revoked, number })
     }
 }
 
@@ -202,6 +209,16 @@ impl Certificates {
         let credentials = cache.get(identity)?;
         let in_date = !credentials.certificate.is_expired(self.inner.clock.now());
         (in_date && !credentials.is_revoked).then(|| credentials.clone())
+    }
+
+    /// The chain of the certificate in force, for a connection that needs no certificate and is to
+    /// end with it nevertheless. Waits a moment for another when the one that is there is revoked.
+    /// `None`: there is none yet.
+    pub async fn chain_of(&self, identity: &Identity) -> Result<Option<Chain>, CertificateError> {
+        let is_revoked = self.inner.cache.load().get(identity).is_some_and(|it| it.is_revoked);
+        let credentials =
+            if is_revoked { Some(self.of(identity).await?) } else { self.cached(identity) };
+        Ok(credentials.map(|it| it.chain.clone()))
     }
 
     /// The revocations in force. Live connections are judged again whenever `trust_changed`

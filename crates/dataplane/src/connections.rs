@@ -26,6 +26,7 @@ use slab::Slab;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
+use crate::certificates::Chain;
 use crate::failure::ResponseFlags;
 use crate::lately::{PAST_WAYPOINT_MAX, WITHDRAWN_MAX};
 use crate::mesh::Mesh;
@@ -44,7 +45,7 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 pub enum CutReason {
     /// A policy denies it now.
     Denied(Denial),
-    /// A certificate that proved its peer was revoked.
+    /// A certificate of its peer was revoked.
     Revoked,
     /// Its pod is gone, and so is the time it had to finish.
     PodGone,
@@ -106,6 +107,8 @@ pub struct Connection {
     /// Since when the destination's waypoint is not the one that it came through.
     astray_since: Cell<Option<Instant>>,
     peer: RefCell<Option<Arc<Peer>>>,
+    /// Certificates that nobody has shown, and with which it ends nevertheless.
+    chains: RefCell<Vec<Chain>>,
     details: RefCell<Option<Details>>,
     cut_for: RefCell<Option<CutReason>>,
 }
@@ -154,6 +157,7 @@ impl Connections {
             judged,
             astray_since: Cell::new(is_astray.then(Instant::now)),
             peer: RefCell::new(peer),
+            chains: RefCell::default(),
             details: RefCell::default(),
             cut_for: RefCell::default(),
         });
@@ -293,7 +297,9 @@ impl Connection {
     }
 
     fn judge_peer(&self, revocations: &RevocationList) -> bool {
-        let revoked = self.peer.borrow().as_ref().is_some_and(|peer| revocations.revokes(peer));
+        let peer = self.peer.borrow();
+        let revoked = peer.as_ref().is_some_and(|peer| revocations.revokes(peer))
+            || self.chains.borrow().iter().any(|chain| revocations.revokes_any(chain));
         if revoked {
             self.cut(CutReason::Revoked);
         }
@@ -367,19 +373,27 @@ impl Entered {
         self.connection.cut_for.borrow().clone()
     }
 
+    /// It ends when one of these is revoked, too.
+    pub fn ends_with(&self, chains: Vec<Chain>) {
+        *self.connection.chains.borrow_mut() = chains;
+    }
+
     /// Counts what the kernel moves past [`Self::carry`] as well. To be called once.
     pub fn count_past(&self, to_server: Rc<Shortcut>, to_client: Rc<Shortcut>) {
         self.flow().count_past(to_server, to_client);
     }
 
     /// Carries the connection to its end: opens its records, moves its bytes, closes its records.
-    pub async fn carry(
+    ///
+    /// It lives as long as the connection. So it is a block that uses in place what it captures:
+    /// an `async fn` has room for its arguments twice.
+    pub fn carry<C: End, S: End>(
         self,
-        mut client: impl End,
-        mut server: impl End,
+        mut client: C,
+        mut server: S,
         records: Vec<Record>,
         tally: &Tally,
-    ) {
+    ) -> impl Future<Output = ()> + use<C, S> {
         let opened = records.into_iter().map(|record| {
             let traffic = record.opened(tally);
             (record, traffic)
@@ -389,7 +403,13 @@ impl Entered {
         if self.connection.judge_peer(&self.table.0.mesh.certificates.revocations()) {
             tally.metrics().revocation_rejection();
         }
-        let result = copy(&mut client, &mut server, self.flow()).await;
+        async move {
+            let result = copy(&mut client, &mut server, self.flow()).await;
+            self.closed(result);
+        }
+    }
+
+    fn closed(&self, result: Result<(), CopyError>) {
         self.connection.count();
         let cut = self.cut_for();
         let error = match (&result, &cut) {

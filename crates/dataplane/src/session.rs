@@ -13,7 +13,7 @@ use ambit_model::identity::Identity;
 use ambit_net::admission::{Leave, Owner};
 use ambit_net::drain::{Drain, Guard};
 use ambit_net::hbone::{Connect, HboneError, Transport, serve as serve_hbone};
-use ambit_net::socket::normalise;
+use ambit_net::socket::{bound_unsent, normalise};
 use ambit_tls::{HandshakeError, Peer, ServerStream};
 use ambit_words::ports;
 use tokio::net::TcpStream;
@@ -133,6 +133,8 @@ async fn session(
 ) -> Result<(), SessionError> {
     let mut handshaking = served.handshakes.admit(from.ip().into()).await;
     let certificates = &plane.mesh.certificates;
+    // A client that has gone meanwhile is found by the handshake.
+    let _ = bound_unsent(&stream);
     let transport = Transport::new(stream);
     let activity = transport.activity();
     let (stream, peer) = tokio::select! {

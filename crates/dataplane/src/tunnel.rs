@@ -12,6 +12,7 @@ use ambit_model::plan::Target;
 use ambit_model::service::Service;
 use ambit_model::workload::Workload;
 use ambit_net::hbone::{Client, Early, HboneError, Transport, Tunnel};
+use ambit_net::socket::bound_unsent;
 use ambit_tls::HandshakeError;
 use ambit_wire::hbone::{self, Baggage, Forwarded, TraceParent};
 use http::{Method, Request, StatusCode, Uri};
@@ -130,6 +131,7 @@ async fn connect(
         Err(DialError::Timeout(address)) => return Err(DialError::HboneTimeout(address)),
         dialled => dialled?,
     };
+    bound_unsent(&stream).map_err(DialError::Socket)?;
     let transport = Transport::new(stream).holding(held);
     let activity = transport.activity();
     let proven = credentials.connector.connect(transport, &key.destinations).await;

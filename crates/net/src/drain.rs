@@ -6,6 +6,7 @@
 
 use std::future::Future;
 
+use futures::FutureExt;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -106,11 +107,7 @@ impl Guard {
     where
         F: Future<Output = ()> + 'static,
     {
-        let guard = self.clone();
-        tokio::task::spawn_local(async move {
-            let _held_to_the_end = guard;
-            task.await;
-        })
+        tokio::task::spawn_local(self.held_by(task))
     }
 
     /// Starts a task on any thread that the owner waits for.
@@ -118,11 +115,14 @@ impl Guard {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        tokio::task::spawn(self.held_by(task))
+    }
+
+    /// The task, which holds this to its end. An `async` block would have room for it twice: where
+    /// it is captured, and where it is awaited.
+    fn held_by<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
         let guard = self.clone();
-        tokio::task::spawn(async move {
-            let _held_to_the_end = guard;
-            task.await;
-        })
+        task.map(move |()| drop(guard))
     }
 }
 

@@ -263,6 +263,15 @@ pub fn set_keepalive(socket: &impl AsFd, keepalive: Keepalive) -> io::Result<()>
     SockRef::from(socket).set_tcp_keepalive(&parameters)
 }
 
+/// What of an HBONE connection the kernel may hold that is not under way: behind it goes what the
+/// next tunnel has to say, on a slow link for as long as all of it takes.
+const MAX_UNSENT_BYTES: u32 = 128 * 1024;
+
+/// Bounds what the kernel holds to be sent later, for a connection of several streams.
+pub fn bound_unsent(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES)
+}
+
 /// Marks the packets of an existing socket.
 pub fn set_mark(socket: &impl AsFd, mark: u32) -> io::Result<()> {
     SockRef::from(socket).set_mark(mark)

@@ -31,6 +31,7 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::phases::{self, Carrying, in_phases};
 use crate::thread::Thread;
 
 /// Why a tunnel was refused.
@@ -133,7 +134,7 @@ pub(crate) async fn serve(
     let each = |session: Rc<Session>, connect| {
         let guard = session.served.drain.guard();
         let inbound = Inbound { thread: thread.clone(), session };
-        guard.spawn_local(serve_tunnel(inbound, connect));
+        guard.spawn_local(in_phases(set_up(inbound, connect)));
     };
     session::serve(plane, served, stream, from, held, each).await;
 }
@@ -144,8 +145,8 @@ struct Inbound {
     session: Rc<Session>,
 }
 
-/// Serves one tunnel from its CONNECT to its record.
-async fn serve_tunnel(inbound: Inbound, mut connect: Connect) {
+/// Finds the other half of a tunnel. What is left is to carry it.
+async fn set_up(inbound: Inbound, mut connect: Connect) -> Option<Carrying> {
     let session = &inbound.session;
     let mut record = Record::new(Reporter::Destination, session.from, session.own);
     record.way = Way::Tunnel;
@@ -153,12 +154,13 @@ async fn serve_tunnel(inbound: Inbound, mut connect: Connect) {
     record.source.identity = Some(session.peer.identity.clone());
     record.destination.identity = Some(session.served.own.identity.clone());
     match inbound.admit(&mut connect, &mut record).await {
-        Ok(admitted) => inbound.carry(connect, admitted, record).await,
+        Ok(admitted) => inbound.carry(connect, admitted, record),
         Err(error) => {
             record.failed(&session.plane.tally, &error);
             if let Err(broken) = connect.refuse(error.status()) {
                 tracing::debug!(error = %broken, "the tunnel was gone before it was refused");
             }
+            None
         }
     }
 }
@@ -254,8 +256,8 @@ impl Inbound {
     }
 
     /// Answers 200, moves the bytes, and ends the record.
-    async fn carry(&self, connect: Connect, admitted: Admitted, record: Record) {
-        let Admitted { allowed, server, held: _to_the_end } = admitted;
+    fn carry(self, connect: Connect, admitted: Admitted, record: Record) -> Option<Carrying> {
+        let Admitted { allowed, server, held } = admitted;
         let mut headers = HeaderMap::new();
         if self.thread.shared.config.response_baggage {
             let baggage = Baggage::of(&allowed.workload).to_string();
@@ -263,12 +265,15 @@ impl Inbound {
         }
         match connect.accept(headers) {
             Ok(tunnel) => {
-                let (server, tally) = (SocketEnd::new(server), &self.thread.plane.tally);
-                allowed.entered.carry(tunnel, server, vec![record], tally).await;
+                let (ends, records) = ((tunnel, SocketEnd::new(server)), vec![record]);
+                let (tally, to_the_end) = (&self.thread.plane.tally, (held, self.session));
+                let carrying = phases::carry(allowed.entered, ends, records, tally, to_the_end);
+                Some(Box::pin(carrying))
             }
             Err(error) => {
                 tracing::debug!(%error, "the tunnel was gone before it was accepted");
                 record.failed(&self.thread.plane.tally, &InboundError::Abandoned);
+                None
             }
         }
     }
@@ -337,19 +342,4 @@ fn service_target(service: &Service, workload: &Workload, port: u16) -> Option<u
         return Some(mapped);
     }
     service.port(port).map(|mapping| mapping.target_port).filter(|port| *port != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::future_sizes::check;
-
-    fn size_bytes<F>(_serve: impl Fn(Inbound, Connect) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    #[test]
-    fn a_tunnel_is_a_small_task() {
-        check("inbound::serve_tunnel", size_bytes(serve_tunnel), 3500);
-    }
 }

@@ -13,6 +13,7 @@
 //! | `worker`, `link`, `shared` | the process that moves bytes, and what its threads share |
 //! | `dataplane`, `thread` | one thread: its pods, and what their connections use |
 //! | `outbound`, `inbound`, `plaintext`, `local` | the directions, from accept to record |
+//! | `phases` | a connection's set-up and what carries it, each with its own memory |
 //! | `fence` | what a pod says first, where only what is declared may be reached |
 //! | `pods` | the pods that are served |
 //! | `dns` | names of the mesh, answered inside the pod |
@@ -36,6 +37,7 @@ mod link;
 mod local;
 mod metrics;
 mod outbound;
+mod phases;
 mod plaintext;
 mod pods;
 mod shared;

@@ -3,13 +3,15 @@
 //! The client's identity comes from its namespace, which it cannot forge. The server is checked in
 //! three ways before a byte moves: the plan found the enrolled identity equal to the view's, the
 //! policies of the server allow the client, and the address exists in the server's namespace at the
-//! moment of dialling. If the last check fails, the connection is not joined.
+//! moment of dialling. If the last check fails, the connection is not joined. It ends when a
+//! certificate of either pod is revoked, although neither is shown.
 
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ambit_dataplane::certificates::Chain;
 use ambit_dataplane::connections::CutReason;
 use ambit_dataplane::dial::{CONNECT_TIMEOUT, DialError};
 use ambit_dataplane::failure::{Failure, ResponseFlags};
@@ -24,9 +26,11 @@ use ambit_model::plan::Target;
 use ambit_net::copy::SocketEnd;
 use ambit_net::kernel_path::Sender;
 use ambit_net::socket::{Dialing, address_exists, original_destination, tcp_dial};
+use futures::FutureExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::phases::{self, Carrying};
 use crate::pods::Pod;
 use crate::thread::Thread;
 
@@ -106,6 +110,7 @@ async fn connect(
         thread.plane.connections.enter(both, Some(judged), None)
     };
     let allowed = admit(&thread.plane.mesh, pod, source, address, enter).await?;
+    allowed.entered.ends_with(chains(thread, served, pod).await?);
     let Some(dialing) = dial_at(thread, pod, address, client)? else { return Ok(None) };
     let connecting = timeout(CONNECT_TIMEOUT, dialing.connected());
     let connected = tokio::select! {
@@ -118,6 +123,15 @@ async fn connect(
         Err(_) => return Err(DialError::Timeout(address).into()),
     };
     Ok(Some(Joined { server, pod: pod.clone(), allowed }))
+}
+
+/// The certificates of both pods. Neither is shown, for the proxy serves both: but what is revoked
+/// here ends as it does between two nodes. A pod that has got no certificate yet may go on.
+async fn chains(thread: &Thread, served: &Served, pod: &Pod) -> Result<Vec<Chain>, DialError> {
+    let certificates = &thread.plane.mesh.certificates;
+    let client = certificates.chain_of(&served.own.identity).await?;
+    let server = certificates.chain_of(&pod.identity).await?;
+    Ok(client.into_iter().chain(server).collect())
 }
 
 /// Connects in the server's namespace, unless the address is not there: without this check a
@@ -142,13 +156,14 @@ impl Joined {
     }
 
     /// Moves the bytes, or has the kernel move them; both pods' records report it.
-    pub(crate) async fn carry(
+    pub(crate) fn carry(
         self,
-        thread: &Thread,
+        thread: &Rc<Thread>,
         served: &Served,
         client: SocketEnd,
         mut record: Record,
-    ) {
+        held: impl Sized + 'static,
+    ) -> Carrying {
         let accounts = thread.plane.mesh.memory.outbound(&served.own.uid);
         let mut server = SocketEnd::new(self.server).on(accounts.clone());
         let mut client = client.on(accounts);
@@ -163,11 +178,12 @@ impl Joined {
         record.allowed_by = self.allowed.by;
         let mut of_server = record.clone();
         of_server.reporter = Reporter::Destination;
-        let records = vec![record, of_server];
-        self.allowed.entered.carry(client, server, records, &thread.plane.tally).await;
-        if let Some((there, back)) = ways {
-            thread.shared.metrics.past(there.bytes() + back.bytes());
-        }
+        let (ends, records) = ((client, server), vec![record, of_server]);
+        let (entered, tally) = (self.allowed.entered, &thread.plane.tally);
+        let carrying = phases::carry(entered, ends, records, tally, held);
+        let Some((there, back)) = ways else { return Box::pin(carrying) };
+        let shared = thread.shared.clone();
+        Box::pin(carrying.map(move |()| shared.metrics.past(there.bytes() + back.bytes())))
     }
 }
 

@@ -32,6 +32,7 @@ use tokio::net::TcpStream;
 use crate::config::SameNode;
 use crate::fence::{self, FenceError};
 use crate::local::{self, LocalError};
+use crate::phases::{self, Carrying, in_phases};
 use crate::thread::Thread;
 
 /// Why a captured connection went nowhere.
@@ -147,13 +148,24 @@ enum Route {
 }
 
 /// Serves one captured connection from accept to record.
-pub(crate) async fn serve(
+pub(crate) fn serve(
+    thread: Rc<Thread>,
+    served: Rc<Served>,
+    client: TcpStream,
+    peer: SocketAddr,
+    held: Permit,
+) -> impl Future<Output = ()> {
+    in_phases(set_up(thread, served, client, peer, held))
+}
+
+/// Finds the other half of a captured connection. What is left is to carry it.
+async fn set_up(
     thread: Rc<Thread>,
     served: Rc<Served>,
     client: TcpStream,
     peer: SocketAddr,
     mut held: Permit,
-) {
+) -> Option<Carrying> {
     // The client's descriptor is held to the end; that of the other half only where there is one.
     let mut other = Some(held.split(1));
     let unknown = SocketAddr::new(peer.ip(), 0);
@@ -170,11 +182,12 @@ pub(crate) async fn serve(
         Err(error) => Err(error),
     };
     match connected {
-        Ok(route) => carry(&thread, &served, client, route, record).await,
+        Ok(route) => Some(carry(thread, served, held, client, route, record)),
         Err(error) => {
             // In this order, a client that sees the reset finds the reason in the log.
             record.failed(&thread.plane.tally, &error);
             reset(client);
+            None
         }
     }
 }
@@ -426,26 +439,33 @@ async fn through(
 }
 
 /// Moves the bytes, and ends the records.
-async fn carry(thread: &Thread, served: &Served, client: TcpStream, route: Route, record: Record) {
+fn carry(
+    thread: Rc<Thread>,
+    served: Rc<Served>,
+    held: Permit,
+    client: TcpStream,
+    route: Route,
+    record: Record,
+) -> Carrying {
     let endpoint = record.destination.workload.as_ref().map(|workload| workload.uid.clone());
-    let _counted = endpoint.map(|uid| {
+    let counted = endpoint.map(|uid| {
         thread.plane.balance.succeeded(&uid);
         thread.plane.balance.open(&uid)
     });
+    let to_the_end = (held, counted);
     let client = SocketEnd::new(client);
     let enter = || thread.plane.connections.enter(vec![served.own.uid.clone()], None, None);
     match route {
-        Route::Local(joined) => {
-            joined.carry(thread, served, client, record).await;
-        }
+        Route::Local(joined) => joined.carry(&thread, &served, client, record, to_the_end),
         Route::Tunnel(tunnel) => {
-            enter().carry(client, *tunnel, vec![record], &thread.plane.tally).await;
+            let (ends, records) = ((client, *tunnel), vec![record]);
+            Box::pin(phases::carry(enter(), ends, records, &thread.plane.tally, to_the_end))
         }
         Route::Direct(server) => {
             let accounts = thread.plane.mesh.memory.outbound(&served.own.uid);
-            let (client, server) =
-                (client.on(accounts.clone()), SocketEnd::new(server).on(accounts));
-            enter().carry(client, server, vec![record], &thread.plane.tally).await;
+            let ends = (client.on(accounts.clone()), SocketEnd::new(server).on(accounts));
+            let records = vec![record];
+            Box::pin(phases::carry(enter(), ends, records, &thread.plane.tally, to_the_end))
         }
     }
 }

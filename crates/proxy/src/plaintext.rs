@@ -26,6 +26,7 @@ use ambit_net::copy::SocketEnd;
 use ambit_net::socket::{address_exists, normalise, original_destination};
 use tokio::net::TcpStream;
 
+use crate::phases::{self, Carrying, in_phases};
 use crate::thread::Thread;
 
 /// Why a plain connection was refused.
@@ -76,13 +77,24 @@ impl Failure for PlaintextError {
 }
 
 /// Serves one plain connection from accept to record.
-pub(crate) async fn serve(
+pub(crate) fn serve(
     thread: Rc<Thread>,
     served: Rc<Served>,
     client: TcpStream,
     peer: SocketAddr,
-    _held: Permit,
-) {
+    held: Permit,
+) -> impl Future<Output = ()> {
+    in_phases(set_up(thread, served, client, peer, held))
+}
+
+/// Finds the other half of a plain connection. What is left is to carry it.
+async fn set_up(
+    thread: Rc<Thread>,
+    served: Rc<Served>,
+    client: TcpStream,
+    peer: SocketAddr,
+    held: Permit,
+) -> Option<Carrying> {
     let unknown = SocketAddr::new(peer.ip(), 0);
     let destination = original_destination(&client).map(normalise);
     let to = *destination.as_ref().unwrap_or(&unknown);
@@ -97,11 +109,14 @@ pub(crate) async fn serve(
             let accounts = thread.plane.mesh.memory.inbound(&served.own.uid, None, peer.ip());
             let client = SocketEnd::new(client).on(accounts.clone());
             let server = SocketEnd::new(server).on(accounts);
-            allowed.entered.carry(client, server, vec![record], &thread.plane.tally).await;
+            let (ends, records) = ((client, server), vec![record]);
+            let tally = &thread.plane.tally;
+            Some(Box::pin(phases::carry(allowed.entered, ends, records, tally, held)))
         }
         Err(error) => {
             record.failed(&thread.plane.tally, &error);
             reset(client);
+            None
         }
     }
 }

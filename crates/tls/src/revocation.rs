@@ -143,8 +143,12 @@ impl RevocationList {
 
     /// Whether the peer of a live connection, or an intermediate of its chain, is revoked by now.
     pub fn revokes(&self, peer: &Peer) -> bool {
-        self.is_revoked(&peer.serial, &peer.issuer)
-            || peer.intermediates.iter().any(|(serial, issuer)| self.is_revoked(serial, issuer))
+        self.is_revoked(&peer.serial, &peer.issuer) || self.revokes_any(&peer.intermediates)
+    }
+
+    /// Whether a list in force names one of these certificates.
+    pub fn revokes_any(&self, chain: &[(Serial, Issuer)]) -> bool {
+        chain.iter().any(|(serial, issuer)| self.is_revoked(serial, issuer))
     }
 
     /// The earliest time at which a list falls out of date; its issuer's peers are refused then.

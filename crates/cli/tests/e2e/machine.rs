@@ -54,6 +54,12 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// As much of each log is shown when a test fails.
 const LOG_SHOWN_BYTES: usize = 12 << 10;
 
+/// A program that is not the project's, for a test that is left out where there is none.
+pub(crate) fn other_program(variable: &str) -> PathBuf {
+    let path = std::env::var_os(variable);
+    path.unwrap_or_else(|| panic!("set {variable} to the path of the program")).into()
+}
+
 /// Only one machine lives at a time.
 static TURN: Mutex<()> = Mutex::new(());
 

@@ -89,11 +89,14 @@ impl Client {
 
     /// What the client has said, if the peer takes it early and is surely there.
     fn look(&self, early: &Early<'_>) -> Result<Bytes, HboneError> {
-        let is_fresh = self.answered.get().is_some_and(|it| it.elapsed() < FRESH);
-        if !is_fresh || !self.link.takes_early_data() {
+        if !self.is_fresh() || !self.link.takes_early_data() {
             return Ok(Bytes::new());
         }
         early.look().map_err(HboneError::Client)
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.answered.get().is_some_and(|it| it.elapsed() < FRESH)
     }
 
     fn send_early(
@@ -104,7 +107,8 @@ impl Client {
         early: &Early<'_>,
     ) -> Result<(), HboneError> {
         said.truncate(self.link.early_room(stream));
-        if said.is_empty() {
+        // The request may have waited for its place.
+        if said.is_empty() || !self.is_fresh() {
             return Ok(());
         }
         early.set_spent(true);
@@ -134,7 +138,12 @@ fn broken(ended: Ended) -> HboneError {
 /// Its users are the tunnels that are open or being opened.
 impl Connection for Client {
     fn has_room(&self, limit: usize) -> bool {
-        let limit = limit.min(self.link.max_streams());
+        // A peer that takes none for now would take none on another connection either: who wants
+        // one waits for it here.
+        let limit = match self.link.max_streams() {
+            0 => limit,
+            most => limit.min(most),
+        };
         let has_room = self.state.tunnels.get() < limit;
         has_room && !self.link.is_closing() && !self.link.is_stuck()
     }

@@ -8,7 +8,9 @@
 //!
 //! In the other direction, bytes that wait for the transport are counted for all tunnels together:
 //! beyond a bound no source is read. No byte waits there for a window: a source is read for as much
-//! as its stream may send. A stream whose reader has stalled stops no others.
+//! as its stream may send. A stream whose reader has stalled stops no others. The bound follows the
+//! link, so that what waits leaves soon, and all sources that wait have a part of each turn: a
+//! small request does not stand behind much of several large ones.
 
 use std::cell::RefCell;
 use std::task::{Context, Waker};
@@ -32,6 +34,10 @@ const GROWTH_TIME: Duration = Duration::from_millis(250);
 const HEADROOM_TIME: Duration = Duration::from_secs(10);
 /// What may wait for the transport without a reservation.
 const FREE_QUEUE_BYTES: usize = 64 * 1024;
+/// What waits for the transport should leave within this.
+const QUEUE_TIME: Duration = Duration::from_millis(8);
+/// The smallest part of a turn, which fills a TLS record.
+const MIN_PART_BYTES: usize = 16 * 1024;
 /// What is reserved for those that wait for it beyond that.
 const QUEUE_PART_BYTES: usize = MAX_SEND_BUFFER_BYTES - FREE_QUEUE_BYTES;
 
@@ -75,7 +81,16 @@ struct Outgoing {
     /// What waits for the transport.
     queued: usize,
     reserved: usize,
+    /// The most that may wait, by how soon it leaves.
+    most: usize,
+    /// When much began to wait, and what had left by then.
+    pace: Option<(Instant, u64)>,
+    /// Since when somebody waits for room.
+    full_since: Option<Instant>,
     waiting: Vec<Waker>,
+    /// Those that waited the last time share the room.
+    sharers: usize,
+    turn: u64,
 }
 
 impl Credit {
@@ -94,13 +109,13 @@ impl Credit {
             reserved: 0,
             holder: Holder::new(accounts.clone()),
         };
-        let outgoing = Outgoing { queued: 0, reserved: 0, waiting: Vec::new() };
+        let outgoing = RefCell::new(Outgoing::new());
         Self {
             accounts,
             most_of_stream: settings.stream_window_bytes,
             most_of_connection: settings.connection_window_bytes.max(FLOOR_BYTES) as usize,
             incoming: RefCell::new(incoming),
-            outgoing: RefCell::new(outgoing),
+            outgoing,
             driver: RefCell::default(),
         }
     }
@@ -167,17 +182,21 @@ impl Credit {
     }
 
     /// Whether one more read may be queued for the transport, and how large it may be; the caller
-    /// is woken when there is room again.
-    pub(super) fn queue_room(&self, cx: &Context<'_>) -> Option<usize> {
+    /// is woken when there is room again. `turn`: the last one in which it was given any.
+    pub(super) fn queue_room(&self, cx: &Context<'_>, turn: &mut u64) -> Option<usize> {
         let mut outgoing = self.outgoing.borrow_mut();
         let room = outgoing.room(self.accounts.are_short());
-        if room == 0 {
+        // The rest of the room is for those that have waited beside it.
+        let had_its_part = outgoing.sharers > 1 && *turn == outgoing.turn;
+        if room == 0 || had_its_part && !outgoing.is_low() {
+            outgoing.full_since.get_or_insert_with(Instant::now);
             if !outgoing.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                 outgoing.waiting.push(cx.waker().clone());
             }
             return None;
         }
-        Some(room.min(READ_BYTES))
+        *turn = outgoing.turn;
+        Some(room.min(outgoing.part()))
     }
 
     /// How much may be queued for the transport now, for who does not wait for more.
@@ -192,20 +211,72 @@ impl Credit {
         outgoing.reserve(&self.accounts);
     }
 
-    /// The transport took what it could, and so much is left.
-    pub(super) fn written(&self, left: usize) {
+    /// The transport took what it could. So much is left, and so much has left it since it began.
+    pub(super) fn written(&self, left: usize, gone: u64) {
         let mut outgoing = self.outgoing.borrow_mut();
         outgoing.queued = left;
+        outgoing.follow(gone);
         if left == 0 {
             self.accounts.release(std::mem::take(&mut outgoing.reserved));
         }
-        if left < FREE_QUEUE_BYTES && outgoing.room(self.accounts.are_short()) > 0 {
-            outgoing.waiting.drain(..).for_each(Waker::wake);
+        if outgoing.is_low() && outgoing.room(self.accounts.are_short()) > 0 {
+            outgoing.serve();
         }
     }
 }
 
 impl Outgoing {
+    fn new() -> Self {
+        Self {
+            queued: 0,
+            reserved: 0,
+            most: MAX_SEND_BUFFER_BYTES,
+            pace: None,
+            full_since: None,
+            waiting: Vec::new(),
+            sharers: 1,
+            turn: 1,
+        }
+    }
+
+    /// There is room again, for all that wait.
+    fn serve(&mut self) {
+        let Some(since) = self.full_since.take() else { return };
+        if since.elapsed() < QUEUE_TIME / 4 {
+            self.most = (2 * self.most).min(MAX_SEND_BUFFER_BYTES);
+        }
+        self.sharers = self.waiting.len().max(1);
+        self.turn += 1;
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// While much waits, no more may than what leaves within [`QUEUE_TIME`].
+    fn follow(&mut self, gone: u64) {
+        if self.queued <= FREE_QUEUE_BYTES {
+            self.pace = None;
+            return;
+        }
+        let now = Instant::now();
+        let (since, from) = *self.pace.get_or_insert((now, gone));
+        let time = now - since;
+        if time >= QUEUE_TIME {
+            let bytes = u128::from(gone - from) * QUEUE_TIME.as_micros() / time.as_micros();
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            self.most = bytes.clamp(FREE_QUEUE_BYTES, MAX_SEND_BUFFER_BYTES);
+            self.pace = Some((now, gone));
+        }
+    }
+
+    /// Whether those that wait should come.
+    fn is_low(&self) -> bool {
+        self.queued < FREE_QUEUE_BYTES.min(self.most / 2)
+    }
+
+    /// The most that one source may add at once.
+    fn part(&self) -> usize {
+        (self.most / self.sharers).clamp(MIN_PART_BYTES, READ_BYTES)
+    }
+
     /// How many bytes to reserve.
     fn wanted(&self) -> usize {
         if self.queued > FREE_QUEUE_BYTES { QUEUE_PART_BYTES } else { 0 }
@@ -221,7 +292,7 @@ impl Outgoing {
     /// How much more may be queued.
     fn room(&self, is_short: bool) -> usize {
         let is_reserved = self.reserved > 0;
-        let limit = if is_reserved || !is_short { MAX_SEND_BUFFER_BYTES } else { FREE_QUEUE_BYTES };
+        let limit = if is_reserved || !is_short { self.most } else { FREE_QUEUE_BYTES };
         limit.saturating_sub(self.queued)
     }
 }
@@ -291,5 +362,90 @@ impl Drop for Credit {
         let (incoming, outgoing) = (self.incoming.get_mut(), self.outgoing.get_mut());
         self.accounts.release(incoming.reserved + outgoing.reserved);
         outgoing.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Task;
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// So many tasks find no room in a queue that is full, and it is empty after so long.
+    async fn turn(credit: &Credit, tasks: usize, after: Duration) {
+        credit.queued(MAX_SEND_BUFFER_BYTES);
+        for _ in 0..tasks {
+            let waker = Arc::new(Task).into();
+            assert_eq!(credit.queue_room(&Context::from_waker(&waker), &mut 0), None);
+        }
+        tokio::time::advance(after).await;
+        credit.written(0, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_the_transport_follows_the_link() {
+        let credit = Credit::new(&Settings::default());
+        let mut gone = 0;
+        // As much as before waits all the time, and so much leaves in a millisecond.
+        for (bytes_per_ms, most) in [
+            (1_000_000, MAX_SEND_BUFFER_BYTES),
+            (12_500, 8 * 12_500),
+            (1000, FREE_QUEUE_BYTES),
+            (30_000, 8 * 30_000),
+        ] {
+            credit.written(MAX_SEND_BUFFER_BYTES, gone);
+            tokio::time::advance(Duration::from_millis(10)).await;
+            gone += 10 * bytes_per_ms;
+            credit.written(MAX_SEND_BUFFER_BYTES, gone);
+            credit.written(0, gone);
+            assert_eq!(credit.queue_left(), most, "{bytes_per_ms}");
+        }
+        // Little waits for long where little may, so nobody sees how fast it could leave.
+        for _ in 0..8 {
+            turn(&credit, 1, Duration::from_millis(3)).await;
+        }
+        assert_eq!(credit.queue_left(), 8 * 30_000);
+        for _ in 0..8 {
+            turn(&credit, 1, Duration::from_millis(1)).await;
+        }
+        assert_eq!(credit.queue_left(), MAX_SEND_BUFFER_BYTES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_wait_for_room_share_it() {
+        let credit = Credit::new(&Settings::default());
+        let waker = Arc::new(Task).into();
+        let cx = Context::from_waker(&waker);
+        for (tasks, part) in
+            [(1, READ_BYTES), (4, MAX_SEND_BUFFER_BYTES / 4), (1000, MIN_PART_BYTES)]
+        {
+            turn(&credit, tasks, Duration::ZERO).await;
+            assert_eq!(credit.queue_room(&cx, &mut 0), Some(part), "{tasks}");
+        }
+    }
+
+    /// Whoever is woken first is not served twice.
+    #[tokio::test(start_paused = true)]
+    async fn who_had_a_part_leaves_the_rest_to_those_that_waited_beside_it() {
+        let credit = Credit::new(&Settings::default());
+        let waker = Arc::new(Task).into();
+        let cx = Context::from_waker(&waker);
+        turn(&credit, 4, Duration::ZERO).await;
+        let (mut first, mut second) = (0, 0);
+        let part = credit.queue_room(&cx, &mut first);
+        assert_eq!(part, Some(MAX_SEND_BUFFER_BYTES / 4));
+        credit.queued(MAX_SEND_BUFFER_BYTES / 4);
+        assert_eq!(credit.queue_room(&cx, &mut first), None);
+        assert_eq!(credit.queue_room(&cx, &mut second), part);
+        // When little waits nobody has to.
+        credit.written(1, 0);
+        assert_eq!(credit.queue_room(&cx, &mut first), Some(READ_BYTES));
     }
 }

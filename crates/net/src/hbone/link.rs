@@ -33,7 +33,7 @@ const DEAF: Fault =
 /// What is left of the connection's window for tunnels that are there: nobody reads what is sent
 /// early until its CONNECT is answered, which takes as long as the application does.
 const KEPT_WINDOW_BYTES: usize = 32 * 1024;
-/// Pieces that are copied when there are several.
+/// Pieces that are copied when nobody waits for them.
 const SMALL_BYTES: usize = 4096;
 /// So much of it is written before more is read.
 const DUE_CONTROL_BYTES: usize = 16 * 1024;
@@ -395,8 +395,8 @@ impl Link {
 
     /// The transport took what it could.
     pub(super) fn written(&self) {
-        let waiting = self.state.borrow().waiting.bytes();
-        self.credit.written(waiting);
+        let state = self.state.borrow();
+        self.credit.written(state.waiting.bytes(), state.waiting.gone());
     }
 
     /// The connection ends in good order: it takes no new streams.
@@ -431,7 +431,7 @@ impl Link {
         state.over = Some(why);
         // Tunnels may outlive the connection by far.
         state.waiting = Waiting::default();
-        self.credit.written(0);
+        self.credit.written(0, 0);
         state.openers.drain(..).for_each(Waker::wake);
         state.ponged.take().into_iter().for_each(Waker::wake);
     }
@@ -525,8 +525,9 @@ impl State {
                 let Some(slot) = self.slot(stream) else {
                     return self.session.release(stream, count);
                 };
-                // Nobody takes them now: many small pieces would keep a read alive each.
-                let is_left_over = count < SMALL_BYTES && !slot.received.is_empty();
+                // A small piece that nobody takes now would keep a whole read alive.
+                let is_awaited = slot.received.is_empty() && slot.reader.is_some();
+                let is_left_over = count < SMALL_BYTES && !is_awaited;
                 let bytes = if is_left_over { Bytes::copy_from_slice(&bytes) } else { bytes };
                 slot.received.push(bytes);
                 slot.has_ended |= is_last;

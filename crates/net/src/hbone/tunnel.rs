@@ -24,6 +24,8 @@ pub struct Tunnel {
     is_finished: bool,
     /// What the peer got with the CONNECT and will be given once more: it is left out.
     ahead: usize,
+    /// The last turn in which there was room for it among what waits for the transport.
+    turn: u64,
     /// Taken and not delivered.
     held: usize,
     /// Counts as a holder while its sink is slow.
@@ -35,7 +37,7 @@ pub struct Tunnel {
 impl Tunnel {
     pub(super) fn new(link: Rc<Link>, stream: u32, place: Option<Rc<Occupied>>) -> Self {
         let holder = link.credit.holder();
-        Self { link, stream, is_finished: false, ahead: 0, held: 0, holder, _place: place }
+        Self { link, stream, is_finished: false, ahead: 0, turn: 0, held: 0, holder, _place: place }
     }
 
     /// Sends the first bytes of what will be given.
@@ -92,7 +94,7 @@ impl End for Tunnel {
         if self.ahead > 0 {
             return Poll::Ready(Ok(self.ahead + self.link.room(self.stream)));
         }
-        let Some(most) = self.link.credit.queue_room(cx) else {
+        let Some(most) = self.link.credit.queue_room(cx, &mut self.turn) else {
             // The reset of a waiting stream is still seen.
             return self.poll_gone(cx).map(Err);
         };

@@ -9,12 +9,16 @@ use crate::{connect_to, in_simulated_time, on_one_thread, tcp_pair};
 use ambit_net::copy::{Flow, SocketEnd, copy};
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, Early, HboneError, Tunnel};
+use ambit_net::pool::Connection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpStream;
 
 const OK: u8 = 0x88;
 const UNAVAILABLE: &[u8] = &[0x48, 3, b'5', b'0', b'3'];
 const TAKES_EARLY_DATA: &[u8] = &[0xf0, 0xea, 0, 0, 0, 1];
+/// SETTINGS_MAX_CONCURRENT_STREAMS.
+const ONE_STREAM: &[u8] = &[0, 3, 0, 0, 0, 1];
+const NO_STREAM: &[u8] = &[0, 3, 0, 0, 0, 0];
 
 /// A peer whose frames are written by hand.
 struct Peer {
@@ -250,6 +254,50 @@ fn nothing_goes_early_to_a_peer_that_does_not_ask_for_it_or_has_not_answered_lat
             let early = Early::of(&socket);
             open_with(&client, &mut peer, &early, b"").await;
         }
+    });
+}
+
+#[test]
+fn nothing_goes_early_behind_a_long_wait_for_a_place() {
+    in_simulated_time(async {
+        let settings = [TAKES_EARLY_DATA, ONE_STREAM].concat();
+        let (client, mut peer, _drain) = connected(&settings).await;
+        let (_silent, socket) = tcp_pair().await;
+        let early = Early::of(&socket);
+        let (first, _) = open_with(&client, &mut peer, &early, b"").await;
+        let (_application, socket) = talker(b"hello").await;
+        let early = Early::of(&socket);
+        let leaving = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            drop(first);
+        };
+        let hearing = async {
+            assert_eq!(peer.frame().await.kind, RST_STREAM);
+            let stream = peer.asked().await;
+            peer.hears_nothing().await;
+            peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
+        };
+        let (opened, (), ()) = tokio::join!(open(&client, &early), leaving, hearing);
+        opened.unwrap();
+    });
+}
+
+/// On another connection it would take none either.
+#[test]
+fn who_wants_a_tunnel_of_a_peer_that_takes_none_waits_there() {
+    on_one_thread(async {
+        let (client, mut peer, _drain) = connected(NO_STREAM).await;
+        peer.hears_nothing().await;
+        assert!(client.has_room(1) && !client.is_closing());
+        let request = connect_to("10.0.0.1:80".parse().unwrap());
+        let (opened, ()) = tokio::join!(client.connect(request), async {
+            peer.hears_nothing().await;
+            assert!(!client.has_room(1), "one waits");
+            peer.send(SETTINGS, 0, 0, ONE_STREAM).await;
+            let stream = peer.asked().await;
+            peer.send(HEADERS, END_HEADERS, stream, &[OK]).await;
+        });
+        opened.unwrap();
     });
 }
 

@@ -82,17 +82,18 @@ impl Neighbours {
 }
 
 /// Runs a test where programs may be loaded: not in a user namespace.
-fn with_neighbours(test: impl FnOnce(Neighbours)) {
+fn with_neighbours(test: impl FnOnce(&World, Neighbours)) {
     if world::is_in_a_user_namespace() {
         KernelPath::open(0).expect_err("only root of the machine may");
     } else {
-        test(Neighbours::new(&World::new()));
+        let world = World::new();
+        test(&world, Neighbours::new(&world));
     }
 }
 
 in_namespaces! {
     fn what_goes_past_is_counted_and_cut_as_ever() {
-        with_neighbours(|pods| {
+        with_neighbours(|_, pods| {
             let runtime = runtime();
             let mut stream = runtime.block_on(pods.talk(pods.server.v4));
             assert_eq!(pods.joined(), 2, "both directions");
@@ -111,8 +112,25 @@ in_namespaces! {
         });
     }
 
+    fn a_revocation_of_either_pod_cuts() {
+        with_neighbours(|world, pods| {
+            let runtime = runtime();
+            for revoked in [&pods.client, &pods.server] {
+                let mut stream = runtime.block_on(pods.talk(pods.server.v4));
+                assert_eq!(pods.joined(), 2);
+                world.revoke(&pods.proxy, revoked);
+                // The list is looked at twice a second.
+                let cut_after = runtime.block_on(ping_to_the_end(&mut stream));
+                assert!(cut_after < Duration::from_millis(1500), "cut after {cut_after:?}");
+                wait_until("the end", || pods.proxy.list().is_empty() && pods.joined() == 0);
+            }
+            // What is revoked is a certificate, not the identity.
+            runtime.block_on(pods.talk(pods.server.v4));
+        });
+    }
+
     fn addresses_of_both_families_are_joined() {
-        with_neighbours(|pods| {
+        with_neighbours(|_, pods| {
             let runtime = runtime();
             let _v4 = runtime.block_on(pods.talk(pods.server.v4));
             assert_eq!(pods.joined(), 2);
@@ -122,7 +140,7 @@ in_namespaces! {
     }
 
     fn a_removed_pod_ends_at_its_deadline() {
-        with_neighbours(|pods| {
+        with_neighbours(|_, pods| {
             let runtime = runtime();
             let mut stream = runtime.block_on(pods.talk(pods.server.v4));
             assert_eq!(pods.joined(), 2);

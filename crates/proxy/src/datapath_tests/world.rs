@@ -33,6 +33,7 @@ use ambit_wire::admin;
 use clap::Parser;
 use futures::future::BoxFuture;
 use http::{Method, Request, StatusCode};
+use tempfile::NamedTempFile;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, Environment, KernelPathUse, SameNode};
@@ -75,6 +76,7 @@ pub(crate) fn is_in_a_user_namespace() -> bool {
 pub(crate) struct World {
     fabric: NetNs,
     authority: Arc<AuthorityBundle>,
+    revocations: NamedTempFile,
     next_pod: AtomicU32,
 }
 
@@ -128,7 +130,17 @@ impl World {
         links.set_up("fabric").unwrap();
         let authority = Authority::generate("cluster.local", SystemTime::now()).unwrap();
         let authority = Arc::new(AuthorityBundle::new(authority));
-        Self { fabric, authority, next_pod: AtomicU32::new(1) }
+        let revocations = NamedTempFile::new().unwrap();
+        Self { fabric, authority, revocations, next_pod: AtomicU32::new(1) }
+    }
+
+    /// Takes back the certificate that a pod has now.
+    pub(crate) fn revoke(&self, proxy: &Proxy, pod: &PodBox) {
+        let certificates = &proxy.shared.mesh.certificates;
+        let credentials = certificates.cached(&pod.workload.identity()).unwrap();
+        let serial = credentials.certificate.serial().clone();
+        let list = self.authority.revoke(&[serial], SystemTime::now(), HOUR).unwrap();
+        std::fs::write(self.revocations.path(), list).unwrap();
     }
 
     /// A pod of a service account that is not in the mesh (yet).
@@ -210,7 +222,7 @@ impl World {
             Signer(self.authority.clone()),
             successor,
             shared.mesh.metrics.clone(),
-            "/nonexistent".into(),
+            self.revocations.path().to_owned(),
         );
         control.spawn(keeper.run());
         let (commands, receiver) = mpsc::channel(16);

@@ -295,6 +295,12 @@ impl Session {
             return Err(BROKEN.because("a client's stream has an even number"));
         }
         if stream <= self.last_theirs {
+            // Numbers only grow (section 5.1.1); fields behind a request are no request.
+            let is_request = |fields: &Vec<Field>| fields.iter().any(|(name, _)| name == ":method");
+            if fields.as_ref().is_some_and(is_request) && find(&mut self.streams, stream).is_none()
+            {
+                return Err(BROKEN.because("a request has a lower number than the one before"));
+            }
             return Ok(self.read_trailers(stream, fields.as_deref(), is_last));
         }
         self.last_theirs = stream;

@@ -315,6 +315,10 @@ fn who_breaks_the_protocol_loses_the_connection() {
             [raw(kind::HEADERS, 0, 3, &block), raw(kind::CONTINUATION, 0, 5, &[])].concat(),
             Reason::PROTOCOL_ERROR,
         ),
+        (
+            [5, 3].map(|it| raw(kind::HEADERS, flag::END_HEADERS, it, &block)).concat(),
+            Reason::PROTOCOL_ERROR,
+        ),
         (raw(kind::CONTINUATION, flag::END_HEADERS, 1, &[]), Reason::PROTOCOL_ERROR),
         (raw(kind::PUSH_PROMISE, flag::END_HEADERS, 1, &block), Reason::PROTOCOL_ERROR),
         (raw(kind::RST_STREAM, 0, 0, &[0; 4]), Reason::PROTOCOL_ERROR),
