@@ -16,6 +16,8 @@ use super::object::{Kind, Typed};
 
 /// Decodes `value` as `kind`; adds problems to `issues`.
 pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<Typed> {
+    let joined = joined(kind, value);
+    let value = joined.as_ref().unwrap_or(value);
     if !is_base64(kind, value, issues) {
         return None;
     }
@@ -51,13 +53,34 @@ pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<T
     })
 }
 
+/// The field of a kind whose values are base64, and the one whose values are plain.
+fn binary_field(kind: Kind) -> Option<(&'static str, &'static str)> {
+    match kind {
+        Kind::Secret => Some(("data", "stringData")),
+        Kind::ConfigMap => Some(("binaryData", "data")),
+        _ => None,
+    }
+}
+
+/// The value without the line breaks in its base64, if it has any: kustomize writes them, and Go's
+/// decoder, and so Kubernetes, passes over them.
+fn joined(kind: Kind, value: &Value) -> Option<Value> {
+    let (field, _) = binary_field(kind)?;
+    let is_broken = |value: &Value| value.as_str().is_some_and(|text| text.contains(['\r', '\n']));
+    value.get(field)?.as_object()?.values().any(is_broken).then(|| {
+        let mut value = value.clone();
+        for text in value[field].as_object_mut().into_iter().flat_map(|map| map.values_mut()) {
+            if let Value::String(text) = text {
+                text.retain(|character| !matches!(character, '\r' | '\n'));
+            }
+        }
+        value
+    })
+}
+
 /// Whether the values that must be base64 are. Serde's own message would quote a secret.
 fn is_base64(kind: Kind, value: &Value, issues: &mut Issues) -> bool {
-    let (field, plain) = match kind {
-        Kind::Secret => ("data", "stringData"),
-        Kind::ConfigMap => ("binaryData", "data"),
-        _ => return true,
-    };
+    let Some((field, plain)) = binary_field(kind) else { return true };
     let mut all = true;
     for (key, value) in value.get(field).and_then(Value::as_object).into_iter().flatten() {
         if value.as_str().is_some_and(|text| BASE64_STANDARD.decode(text).is_err()) {

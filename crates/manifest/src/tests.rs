@@ -146,6 +146,13 @@ fn lists_become_canonical_json() {
 }
 
 #[test]
+fn line_breaks_in_base64_are_passed_over() {
+    let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata:\n  a: |\n    eH\n    g=\n";
+    let loaded = load(&input(text)).expect("Kubernetes takes it");
+    assert_eq!(loaded.objects[0].json["data"], serde_json::json!({"a": "eHg="}));
+}
+
+#[test]
 fn files_directories_and_what_cannot_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_owned();
