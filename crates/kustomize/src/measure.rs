@@ -1,0 +1,36 @@
+//! How large a value is: what copies it asks first.
+
+use serde_json::Value;
+
+/// The size of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Measure {
+    /// Scalars, lists and maps in it, itself included.
+    pub(crate) nodes: usize,
+    /// The length of the longest way into it; 1 for a scalar.
+    pub(crate) depth: usize,
+}
+
+/// Measures a value.
+pub(crate) fn measure(value: &Value) -> Measure {
+    let children: Vec<Measure> = match value {
+        Value::Array(items) => items.iter().map(measure).collect(),
+        Value::Object(map) => map.values().map(measure).collect(),
+        _ => Vec::new(),
+    };
+    Measure {
+        nodes: 1 + children.iter().map(|it| it.nodes).sum::<usize>(),
+        depth: 1 + children.iter().map(|it| it.depth).max().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn nodes_and_depth_are_counted() {
+        assert_eq!(measure(&json!({"a": [1, 2], "b": {}})), Measure { nodes: 5, depth: 3 });
+    }
+}
