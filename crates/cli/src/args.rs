@@ -3,6 +3,7 @@
 //! Parsing only; [`crate::commands`] has what a command does.
 
 mod bench;
+mod inputs;
 mod kube;
 mod plan;
 mod probe;
@@ -21,6 +22,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::BenchArgs;
+pub(crate) use inputs::{InputArgs, input};
 pub(crate) use kube::KubeArgs;
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
@@ -212,10 +214,10 @@ pub(crate) enum Report {
 
 /// `ambit up`.
 #[derive(Debug, Args)]
+#[command(group(inputs::needed()))]
 pub(crate) struct UpArgs {
-    /// Manifest files, directories, or - for standard input.
-    #[arg(required = true, value_name = "PATH")]
-    pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) inputs: InputArgs,
     /// How many nodes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) nodes: u8,
@@ -306,10 +308,10 @@ impl ImageArgs {
 
 /// `ambit delete`, and what `ambit apply` has in common with it.
 #[derive(Debug, Args)]
+#[command(group(inputs::needed()))]
 pub(crate) struct ManifestArgs {
-    /// Manifest files, directories, or - for standard input.
-    #[arg(required = true, value_name = "PATH")]
-    pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) inputs: InputArgs,
     /// Shows what would change, and changes nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -580,6 +582,32 @@ mod tests {
         // A shell's setting concerns the commands that have a use for it.
         check(&["ambit", "demo"], Some("/c"), None);
         check(&["ambit", "control", "--registry", "files:/r"], Some("/c"), None);
+    }
+
+    #[test]
+    fn every_command_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_plan_is_of_one_application() {
+        let check = |words: &[&str], is_fine: bool| {
+            let said = Cli::try_parse_from([&["ambit", "plan"], words].concat());
+            let said = said.map_err(|error| error.to_string());
+            assert_eq!(said.is_ok(), is_fine, "{words:?}: {said:?}");
+        };
+        let pods = ["--pods", "3", "--cpu", "1", "--memory", "1Gi"];
+        check(&[], false);
+        check(&["a.yaml", "-f", "-", "-k", "b"], true);
+        check(&["-k", "b", "--published"], true);
+        check(&["--published"], true);
+        check(&["--kube"], true);
+        check(&["--context", "a"], true);
+        check(&pods, true);
+        check(&[&pods[..], &["-k", "b"]].concat(), false);
+        check(&[&pods[..], &["--kube"]].concat(), false);
+        check(&["-k", "b", "--kube"], false);
+        check(&["a.yaml", "--context", "a"], false);
     }
 
     #[test]

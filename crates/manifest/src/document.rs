@@ -64,6 +64,11 @@ impl FieldLines {
 }
 
 impl Document {
+    /// A document that was made and not read.
+    pub(crate) fn without_lines(value: Value) -> Self {
+        Self { value, lines: FieldLines(HashMap::from([(String::new(), 0)])) }
+    }
+
     /// The documents in a `kind: List`'s items (lists may nest), or the document itself.
     pub(crate) fn flatten(self) -> Vec<Self> {
         let is_list = self.value.get("kind").and_then(Value::as_str) == Some("List");

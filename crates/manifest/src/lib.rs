@@ -46,7 +46,10 @@ use serde_json::Value;
 
 use self::document::Document;
 use self::finding::{Issue, Issues, Path};
+use self::source::Content;
 use self::unread::{LeftOut, Unread};
+
+pub use ambit_kustomize::is_kustomization;
 
 pub use self::check::BUILT_IN_NAMESPACES;
 pub use self::finding::{Errors, Finding, Location};
@@ -62,8 +65,10 @@ pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A file, or a directory whose `*.yaml`, `*.yml` and `*.json` are read in order of their
-    /// names.
+    /// names. A directory that has a kustomization is built.
     Path(PathBuf),
+    /// A directory that must have a kustomization.
+    Kustomization(PathBuf),
     /// Standard input, `-` on the command line.
     Stdin,
     /// Text that is already in memory, with the name that messages give it.
@@ -169,9 +174,10 @@ impl Loader {
     fn inputs(&mut self, inputs: &[Input], read: fn(&mut Self, &str, Document)) {
         for input in inputs {
             match source::read(input) {
-                Ok(sources) => {
-                    for source in sources {
-                        self.source(&source.name, &source.text, read);
+                Ok(of_input) => {
+                    self.warnings.extend(of_input.warnings);
+                    for source in of_input.sources {
+                        self.source(&source.name, source.content, read);
                     }
                 }
                 Err(finding) => self.errors.push(*finding),
@@ -179,7 +185,14 @@ impl Loader {
         }
     }
 
-    fn source(&mut self, file: &str, text: &str, read: fn(&mut Self, &str, Document)) {
+    fn source(&mut self, file: &str, content: Content, read: fn(&mut Self, &str, Document)) {
+        match content {
+            Content::Text(text) => self.text(file, &text, read),
+            Content::Built(value) => read(self, file, Document::without_lines(value)),
+        }
+    }
+
+    fn text(&mut self, file: &str, text: &str, read: fn(&mut Self, &str, Document)) {
         match document::parse(text) {
             Ok(documents) => {
                 for document in documents.into_iter().flat_map(Document::flatten) {
@@ -205,13 +218,7 @@ impl Loader {
         let key = typed.key();
         let location = Location { file: file.to_owned(), line: document.lines.line("") };
         if let Some(first) = self.places.insert(key.clone(), location.clone()) {
-            self.errors.push(Finding {
-                location: location.clone(),
-                object: key.to_string(),
-                field: String::new(),
-                what: format!("the same object is at {first}"),
-                remedy: "remove one of the two, or rename it".to_owned(),
-            });
+            self.errors.push(twice(location.clone(), key.to_string(), &first));
         }
         self.objects.push(Object { key, typed, json, location, lines: document.lines });
     }
@@ -258,6 +265,17 @@ impl Loader {
         self.warnings.extend(std::mem::take(&mut self.left_out).warning());
         if self.errors.is_empty() { Ok(result(self)) } else { Err(Errors(self.errors)) }
     }
+}
+
+/// An object that was read before. One that has no line was built; directories of kustomizations
+/// are often variants of one another.
+fn twice(location: Location, object: String, first: &Location) -> Finding {
+    let remedy = match location.line {
+        0 => "remove or rename one of the two, or name one kustomization alone, with -k",
+        _ => "remove one of the two, or rename it",
+    };
+    let what = format!("the same object is at {first}");
+    Finding { location, object, field: String::new(), what, remedy: remedy.to_owned() }
 }
 
 /// `Kind namespace/name`, as far as they are known.

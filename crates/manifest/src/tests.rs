@@ -153,6 +153,70 @@ fn line_breaks_in_base64_are_passed_over() {
 }
 
 #[test]
+fn a_directory_with_a_kustomization_is_built() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = directory.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let kustomization = "namespace: shop\nnamePrefix: dev-\nresources: [web.yaml]\n\
+                         secretGenerator:\n- {name: s, literals: [a=b]}\n";
+    write("in/overlay/kustomization.yaml", kustomization);
+    write("in/overlay/web.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web}\n");
+    write("in/plain.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");
+    let names = |input: Input| {
+        let loaded = load(&[input]).unwrap();
+        loaded.objects.iter().map(|it| it.key.to_string()).collect::<Vec<_>>()
+    };
+    let overlay = directory.path().join("in/overlay");
+    let built = names(Input::Kustomization(overlay.clone()));
+    assert_eq!(built[0], "ServiceAccount shop/dev-web");
+    assert!(built[1].starts_with("Secret shop/dev-s-"), "{built:?}");
+    assert_eq!(names(Input::Path(overlay.clone())), built, "it need not be said");
+    let below = names(Input::Path(directory.path().join("in")));
+    assert_eq!(below, [built, vec!["Namespace shop".to_owned()]].concat(), "nor for one below");
+
+    let check = |input: Input, expected: &str| {
+        let error = load(&[input]).unwrap_err().to_string();
+        let root = directory.path().display().to_string();
+        assert_eq!(error.replace(&root, ""), expected);
+    };
+    check(
+        Input::Kustomization(directory.path().join("in")),
+        "/in: no kustomization.yaml, kustomization.yml or Kustomization; name a directory that has \
+         one",
+    );
+    check(
+        Input::Path(directory.path().join("in/overlay/kustomization.yaml")),
+        "/in/overlay/kustomization.yaml: a kustomization is built with the files that it names; \
+         name its directory: -k /in/overlay",
+    );
+    write("two/one/kustomization.yaml", "resources: [../../in/overlay]\n");
+    write("two/other/kustomization.yaml", "bases: [../../in/overlay]\n");
+    let other = load(&[Input::Path(directory.path().join("two/other"))]).unwrap();
+    let place = directory.path().join("two/other/kustomization.yaml").display().to_string();
+    let warnings = other.warnings.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(warnings, [format!("{place}: `bases` is deprecated; use `resources`")]);
+    write("none/kustomization.yaml", "namePrefix: a\n");
+    assert!(names(Input::Path(directory.path().join("none"))).is_empty(), "nothing is left out");
+    write("in/overlay/kustomization.yaml", "namespace: shop\nresources: [web.yaml]\n");
+    check(
+        Input::Path(directory.path().join("two")),
+        "/in/overlay/web.yaml: ServiceAccount shop/web: the same object is at \
+         /in/overlay/web.yaml; remove or rename one of the two, or name one kustomization alone, \
+         with -k",
+    );
+    write("in/overlay/web.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: W}\n");
+    check(
+        Input::Kustomization(overlay),
+        "/in/overlay/web.yaml: ServiceAccount shop/W: metadata.name: `W` must consist of \
+         lower case letters, digits, `-` and `.`, and start and end with a letter or digit \
+         (RFC 1123 subdomain); correct it",
+    );
+}
+
+#[test]
 fn files_directories_and_what_cannot_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_owned();

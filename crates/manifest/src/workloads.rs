@@ -16,7 +16,7 @@ use super::decode::strict;
 use super::document::{Document, FieldLines};
 use super::finding::{Issues, Path};
 use super::validate::pods;
-use super::{Errors, Finding, Input, Loader, Location, subject};
+use super::{Errors, Finding, Input, Loader, Location, subject, twice};
 
 /// Most pods that one object may ask for; more is a typing error.
 const REPLICAS_MAX: u32 = 100_000;
@@ -137,13 +137,8 @@ impl Loader {
             (it.kind, &it.namespace, &it.name) == (pods.kind, &pods.namespace, &pods.name)
         };
         if let Some(first) = self.workloads.workloads.iter().find(same) {
-            self.errors.push(Finding {
-                location: location.clone(),
-                object: subject(&document.value),
-                field: String::new(),
-                what: format!("the same object is at {}", first.location),
-                remedy: "remove one of the two, or rename it".to_owned(),
-            });
+            let same = twice(location.clone(), subject(&document.value), &first.location);
+            self.errors.push(same);
         }
         let PodsOf { kind, namespace, name, replicas, labels, spec } = pods;
         let lines = document.lines;

@@ -25,7 +25,7 @@ const EDGES: [(&str, &[&str]); 21] = [
     ("ambit-wire", &["ambit-model"]),
     ("ambit-tls", &["ambit-model"]),
     ("ambit-net", &["ambit-wire", "ambit-tls"]),
-    ("ambit-manifest", &["ambit-model"]),
+    ("ambit-manifest", &["ambit-model", "ambit-kustomize"]),
     ("ambit-dataplane", DATAPLANE),
     ("ambit-proxy", PROXY),
     ("ambit-waypoint", WAYPOINT),

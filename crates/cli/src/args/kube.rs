@@ -6,6 +6,9 @@ use ambit_cluster::Choice;
 use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use clap::Args;
 
+/// The arguments below, for groups of a command that a cluster is enough for.
+pub(super) const CLUSTER: [&str; 4] = ["kube", "context", "kubeconfig", "mesh_namespace"];
+
 /// Which cluster, in place of a machine. Any of these means one.
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "cluster", multiple = true)]

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use ambit_plan::{
     AmountError, Component, PODS_MAX, Price, RATE_MAX, Resources, parse_cpu, parse_memory,
 };
-use clap::Args;
+use clap::{ArgGroup, Args};
 
-use super::{KubeArgs, Report};
+use super::inputs::INPUTS;
+use super::kube::CLUSTER;
+use super::{InputArgs, KubeArgs, Report};
 
 /// Most namespaces that an application is repeated in.
 const NAMESPACES_MAX: i64 = 5_000;
@@ -30,16 +32,18 @@ ports, images, priorities, preemption and preferred nodeAffinity.
 With --kube it takes the pods that run in a cluster, without those of the mesh, and the node type
 that most nodes have. --node-type, or --vcpu and --node-memory, choose another.";
 
+/// Instead of every flag of a cluster.
+const USAGE: &str = "ambit plan [OPTIONS] <PATH...|-f PATH|-k DIR|--pods N|--published|--kube>";
+
 /// `ambit plan`.
 #[derive(Debug, Args)]
+#[command(group(manifests()), group(application()), override_usage = USAGE)]
 pub(crate) struct PlanArgs {
-    /// Manifest files, directories, or - for standard input.
-    #[arg(value_name = "PATH", required_unless_present_any = ["pods", "published", "cluster"],
-        conflicts_with = "cluster")]
-    pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) inputs: InputArgs,
     /// Computes for this many equal pods, instead of manifests.
     #[arg(long, value_name = "N", requires = "cpu", requires = "memory",
-        conflicts_with_all = ["paths", "cluster"],
+        conflicts_with_all = ["manifests", "cluster"],
         value_parser = clap::value_parser!(u32).range(1..=PODS_MAX as i64))]
     pub(crate) pods: Option<u32>,
     /// CPU request of each of --pods.
@@ -72,6 +76,17 @@ pub(crate) struct PlanArgs {
     /// How to show it.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
+}
+
+/// Manifests, which are not those of a cluster.
+fn manifests() -> ArgGroup {
+    ArgGroup::new("manifests").args(INPUTS).multiple(true).conflicts_with("cluster")
+}
+
+/// What is planned for: one of these must be named.
+fn application() -> ArgGroup {
+    let group = ArgGroup::new("application").args(["pods", "published"]);
+    group.args(INPUTS).args(CLUSTER).multiple(true).required(true)
 }
 
 /// Which nodes.

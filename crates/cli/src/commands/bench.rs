@@ -8,7 +8,7 @@ use ambit_machine::unknown_images;
 use ambit_manifest::{Errors, Unenforced};
 use anyhow::{Context, Result};
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, input};
 
 /// Runs an experiment: on a cluster, or here, on the user's own manifests if they are named.
 pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
@@ -20,7 +20,7 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
     let own = match args.own_manifests() {
         None => None,
         Some(path) => {
-            let manifests = super::change::load(&[path.to_owned()], Unenforced::LeftOut)?;
+            let manifests = super::change::load(&[input(path)], Unenforced::LeftOut)?;
             let unknown = unknown_images(&manifests, None);
             if !unknown.is_empty() {
                 return super::change::refused(&Errors(unknown), "run");

@@ -1,6 +1,5 @@
 //! `ambit apply` and `ambit delete`: change the objects of a running machine, all of them or none.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ambit_machine::image::ImageMap;
@@ -14,22 +13,14 @@ use super::{findings, settle};
 use crate::args::{ApplyArgs, ManifestArgs};
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
-pub(super) fn load(paths: &[PathBuf], unenforced: Unenforced) -> Result<Manifests> {
-    let manifests = ambit_manifest::load_as(&inputs(paths), unenforced);
+pub(super) fn load(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests> {
+    let manifests = ambit_manifest::load_as(inputs, unenforced);
     let manifests = manifests.or_else(|errors| refused(&errors, "applied"))?;
     warn(&manifests.warnings);
     if manifests.objects.is_empty() {
         bail!("the input holds no objects that Ambit reads; nothing was applied");
     }
     Ok(manifests)
-}
-
-pub(super) fn inputs(paths: &[PathBuf]) -> Vec<Input> {
-    let input = |path: &PathBuf| match path.to_str() {
-        Some("-") => Input::Stdin,
-        _ => Input::Path(path.clone()),
-    };
-    paths.iter().map(input).collect()
 }
 
 pub(super) fn warn(findings: &[Finding]) {
@@ -100,18 +91,17 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     let args = args.manifests;
     if args.kube.is_meant() && !args.dry_run {
         bail!(
-            "in a cluster this is kubectl's job: `kubectl apply {}`; with --dry-run Ambit looks \
-             whether it understands the manifests",
-            files(&args.paths)
+            "in a cluster this is kubectl's job: {}; with --dry-run Ambit looks whether it \
+             understands the manifests",
+            args.inputs.kubectl("apply")
         );
     }
-    let manifests = load(&args.paths, args.ignored.unenforced())?;
+    let manifests = load(&args.inputs.inputs(), args.ignored.unenforced())?;
     if args.kube.is_meant() {
         let count = manifests.objects.len();
         super::print_text(&format!(
-            "{count} objects are understood; the cluster is asked by `kubectl apply \
-             --dry-run=server {}`\n",
-            files(&args.paths)
+            "{count} objects are understood; the cluster is asked by {}\n",
+            args.inputs.kubectl("apply --dry-run=server")
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -125,19 +115,12 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     take_effect(&args, &client, &changes).await
 }
 
-/// The manifests as kubectl takes them.
-fn files(paths: &[PathBuf]) -> String {
-    let file = |path: &PathBuf| format!("-f {}", path.display());
-    paths.iter().map(file).collect::<Vec<_>>().join(" ")
-}
-
 /// Deletes what manifests name.
 pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
     if args.kube.is_meant() {
-        let files = files(&args.paths);
-        bail!("in a cluster this is kubectl's job: `kubectl delete {files}`");
+        bail!("in a cluster this is kubectl's job: {}", args.inputs.kubectl("delete"));
     }
-    let names = ambit_manifest::load_names(&inputs(&args.paths));
+    let names = ambit_manifest::load_names(&args.inputs.inputs());
     let names = names.or_else(|errors| refused(&errors, "deleted"))?;
     warn(&names.warnings);
     if names.keys.is_empty() {

@@ -80,7 +80,7 @@ impl Source {
                 let (name, text) = (format!("cluster {name}"), live.manifests.clone());
                 vec![ambit_manifest::Input::Text { name, text }]
             }
-            None => change::inputs(&args.paths),
+            None => args.inputs.inputs(),
         };
         if input.is_empty() {
             let application = ambit_plan::published_inputs()?.application;

@@ -27,7 +27,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
-    let manifests = super::change::load(&args.paths, args.ignored.unenforced())?;
+    let manifests = super::change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
     let config = config(&args)?;
     super::change::check(&manifests, &nodes(args.nodes)?, &config.images)?;
     published(&args.publish, &manifests.objects)?;

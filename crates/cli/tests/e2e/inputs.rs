@@ -183,7 +183,9 @@ fn wrong_words_are_refused_before_anything_starts() {
     let missing = "/tmp/ambit-e2e-no-such-file.yaml";
     let long = "/tmp/a-state-directory-whose-name-is-much-too-long-for-a-socket";
     let up = |more: &[&'static str]| [&["up", "-", "--detach"], more].concat();
-    check(&machine, &["up"], "", USAGE, "required arguments were not provided:\n  <PATH>...");
+    let error =
+        "required arguments were not provided:\n  <PATH|--filename <PATH>|--kustomize <DIR>>";
+    check(&machine, &["up"], "", USAGE, error);
     check(&machine, &["fly"], "", USAGE, "unrecognized subcommand 'fly'");
     check(&machine, &up(&["--nodes", "0"]), &app, USAGE, "0 is not in 1..=200");
     let error = format!("error: {missing}: cannot be read: No such file or directory");
