@@ -34,6 +34,7 @@ mod gateway;
 mod greed;
 mod held;
 mod inputs;
+mod kustomize;
 mod lifecycle;
 mod load;
 mod load_tool;
