@@ -211,14 +211,15 @@ impl Certificates {
         (in_date && !credentials.is_revoked).then(|| credentials.clone())
     }
 
-    /// The chain of the certificate in force, for a connection that needs no certificate and is to
-    /// end with it nevertheless. Waits a moment for another when the one that is there is revoked.
-    /// `None`: there is none yet.
+    /// The chain of an identity's last certificate, for a connection that shows none and is to end
+    /// when that is revoked nevertheless. If it is revoked already, another one is waited for.
+    /// `None`: there was none yet.
     pub async fn chain_of(&self, identity: &Identity) -> Result<Option<Chain>, CertificateError> {
-        let is_revoked = self.inner.cache.load().get(identity).is_some_and(|it| it.is_revoked);
-        let credentials =
-            if is_revoked { Some(self.of(identity).await?) } else { self.cached(identity) };
-        Ok(credentials.map(|it| it.chain.clone()))
+        let last = self.inner.cache.load().get(identity).cloned();
+        match last {
+            Some(last) if last.is_revoked => Ok(Some(self.of(identity).await?.chain.clone())),
+            last => Ok(last.map(|it| it.chain.clone())),
+        }
     }
 
     /// The revocations in force. Live connections are judged again whenever `trust_changed`

@@ -107,7 +107,7 @@ pub struct Connection {
     /// Since when the destination's waypoint is not the one that it came through.
     astray_since: Cell<Option<Instant>>,
     peer: RefCell<Option<Arc<Peer>>>,
-    /// Certificates that nobody has shown, and with which it ends nevertheless.
+    /// Certificates that nobody has shown; when one of them is revoked it ends nevertheless.
     chains: RefCell<Vec<Chain>>,
     details: RefCell<Option<Details>>,
     cut_for: RefCell<Option<CutReason>>,
@@ -374,7 +374,7 @@ impl Entered {
     }
 
     /// It ends when one of these is revoked, too.
-    pub fn ends_with(&self, chains: Vec<Chain>) {
+    pub fn depend_on(&self, chains: Vec<Chain>) {
         *self.connection.chains.borrow_mut() = chains;
     }
 

@@ -10,8 +10,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ambit_dataplane::certificates::Chain;
+use ambit_dataplane::certificates::{CertificateError, Chain};
 use ambit_dataplane::connections::CutReason;
 use ambit_dataplane::dial::{CONNECT_TIMEOUT, DialError};
 use ambit_dataplane::failure::{Failure, ResponseFlags};
@@ -34,12 +35,18 @@ use crate::phases::{self, Carrying};
 use crate::pods::Pod;
 use crate::thread::Thread;
 
+/// How long a server whose certificate is revoked is waited for: another endpoint may be there.
+const SERVER_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Why a connection was not joined to a pod of this proxy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalError {
     /// The policies of that pod deny it.
     #[error(transparent)]
     Denied(#[from] Refused),
+    /// The server's certificate is revoked, and no other has come.
+    #[error("the server on this node has no certificate any more")]
+    Server(#[source] CertificateError),
     /// The application cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -52,6 +59,7 @@ impl Failure for LocalError {
     fn flags(&self) -> ResponseFlags {
         match self {
             Self::Denied(refused) => refused.flags(),
+            Self::Server(_) => ResponseFlags::CertificateRevoked,
             Self::Dial(error) => error.flags(),
             Self::Cut(reason) => reason.flags(),
         }
@@ -60,6 +68,7 @@ impl Failure for LocalError {
     fn reason(&self) -> &'static str {
         match self {
             Self::Denied(refused) => refused.reason(),
+            Self::Server(_) => "revoked",
             Self::Dial(error) => error.reason(),
             Self::Cut(_) => "cut",
         }
@@ -109,8 +118,10 @@ async fn connect(
         let both = vec![served.own.uid.clone(), pod.uid.clone()];
         thread.plane.connections.enter(both, Some(judged), None)
     };
+    // Before the judgement, so that nothing is waited for between that and the dial.
+    let chains = chains(thread, served, pod).await?;
     let allowed = admit(&thread.plane.mesh, pod, source, address, enter).await?;
-    allowed.entered.ends_with(chains(thread, served, pod).await?);
+    allowed.entered.depend_on(chains);
     let Some(dialing) = dial_at(thread, pod, address, client)? else { return Ok(None) };
     let connecting = timeout(CONNECT_TIMEOUT, dialing.connected());
     let connected = tokio::select! {
@@ -127,10 +138,20 @@ async fn connect(
 
 /// The certificates of both pods. Neither is shown, for the proxy serves both: but what is revoked
 /// here ends as it does between two nodes. A pod that has got no certificate yet may go on.
-async fn chains(thread: &Thread, served: &Served, pod: &Pod) -> Result<Vec<Chain>, DialError> {
+async fn chains(thread: &Thread, served: &Served, pod: &Pod) -> Result<Vec<Chain>, LocalError> {
     let certificates = &thread.plane.mesh.certificates;
-    let client = certificates.chain_of(&served.own.identity).await?;
-    let server = certificates.chain_of(&pod.identity).await?;
+    let client = async {
+        let chain = certificates.chain_of(&served.own.identity).await;
+        chain.map_err(|error| LocalError::Dial(error.into()))
+    };
+    let server = async {
+        let chain = timeout(SERVER_PATIENCE, certificates.chain_of(&pod.identity)).await;
+        match chain {
+            Ok(chain) => chain.map_err(LocalError::Server),
+            Err(_) => Err(LocalError::Server(CertificateError::Timeout(pod.identity.clone()))),
+        }
+    };
+    let (client, server) = tokio::try_join!(client, server)?;
     Ok(client.into_iter().chain(server).collect())
 }
 

@@ -94,6 +94,7 @@ impl OutboundError {
     fn is_of_the_endpoint(&self) -> bool {
         match self {
             Self::Dial(error) | Self::Local(LocalError::Dial(error)) => error.is_of_the_endpoint(),
+            Self::Local(LocalError::Server(_)) => true,
             _ => false,
         }
     }
@@ -182,7 +183,7 @@ async fn set_up(
         Err(error) => Err(error),
     };
     match connected {
-        Ok(route) => Some(carry(thread, served, held, client, route, record)),
+        Ok(route) => Some(carry(thread, served, (held, other), client, route, record)),
         Err(error) => {
             // In this order, a client that sees the reset finds the reason in the log.
             record.failed(&thread.plane.tally, &error);
@@ -442,7 +443,7 @@ async fn through(
 fn carry(
     thread: Rc<Thread>,
     served: Rc<Served>,
-    held: Permit,
+    held: (Permit, Option<Permit>),
     client: TcpStream,
     route: Route,
     record: Record,

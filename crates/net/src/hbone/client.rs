@@ -138,8 +138,9 @@ fn broken(ended: Ended) -> HboneError {
 /// Its users are the tunnels that are open or being opened.
 impl Connection for Client {
     fn has_room(&self, limit: usize) -> bool {
-        // A peer that takes none for now would take none on another connection either: who wants
-        // one waits for it here.
+        // A peer that takes none for now will hardly take any on another connection: who wants one
+        // waits for it here, as long as for any answer. A peer that is never ready would else cost
+        // a connection for each who asks.
         let limit = match self.link.max_streams() {
             0 => limit,
             most => limit.min(most),

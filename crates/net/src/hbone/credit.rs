@@ -87,7 +87,10 @@ struct Outgoing {
     pace: Option<(Instant, u64)>,
     /// Since when somebody waits for room.
     full_since: Option<Instant>,
+    /// Those that have waited longer than the others.
     waiting: Vec<Waker>,
+    /// Those that had a part in this turn.
+    behind: Vec<Waker>,
     /// Those that waited the last time share the room.
     sharers: usize,
     turn: u64,
@@ -187,11 +190,14 @@ impl Credit {
         let mut outgoing = self.outgoing.borrow_mut();
         let room = outgoing.room(self.accounts.are_short());
         // The rest of the room is for those that have waited beside it.
-        let had_its_part = outgoing.sharers > 1 && *turn == outgoing.turn;
-        if room == 0 || had_its_part && !outgoing.is_low() {
+        let had_its_part = *turn == outgoing.turn;
+        let is_held_back = had_its_part && outgoing.sharers > 1 && outgoing.queued > 0;
+        if room == 0 || is_held_back {
             outgoing.full_since.get_or_insert_with(Instant::now);
-            if !outgoing.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                outgoing.waiting.push(cx.waker().clone());
+            let Outgoing { waiting, behind, .. } = &mut *outgoing;
+            let place = if had_its_part { behind } else { waiting };
+            if !place.iter().any(|waker| waker.will_wake(cx.waker())) {
+                place.push(cx.waker().clone());
             }
             return None;
         }
@@ -234,6 +240,7 @@ impl Outgoing {
             pace: None,
             full_since: None,
             waiting: Vec::new(),
+            behind: Vec::new(),
             sharers: 1,
             turn: 1,
         }
@@ -241,13 +248,16 @@ impl Outgoing {
 
     /// There is room again, for all that wait.
     fn serve(&mut self) {
-        let Some(since) = self.full_since.take() else { return };
+        let Some(since) = self.full_since.take() else {
+            self.sharers = 1;
+            return;
+        };
         if since.elapsed() < QUEUE_TIME / 4 {
             self.most = (2 * self.most).min(MAX_SEND_BUFFER_BYTES);
         }
-        self.sharers = self.waiting.len().max(1);
+        self.sharers = (self.waiting.len() + self.behind.len()).max(1);
         self.turn += 1;
-        self.waiting.drain(..).for_each(Waker::wake);
+        self.waiting.drain(..).chain(self.behind.drain(..)).for_each(Waker::wake);
     }
 
     /// While much waits, no more may than what leaves within [`QUEUE_TIME`].
@@ -361,13 +371,14 @@ impl Drop for Credit {
     fn drop(&mut self) {
         let (incoming, outgoing) = (self.incoming.get_mut(), self.outgoing.get_mut());
         self.accounts.release(incoming.reserved + outgoing.reserved);
-        outgoing.waiting.drain(..).for_each(Waker::wake);
+        outgoing.waiting.drain(..).chain(outgoing.behind.drain(..)).for_each(Waker::wake);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
     use std::task::Wake;
 
     use super::*;
@@ -431,21 +442,46 @@ mod tests {
         }
     }
 
-    /// Whoever is woken first is not served twice.
+    /// A task that is run again when it is woken, behind the others.
+    struct Numbered(usize, Arc<Mutex<VecDeque<usize>>>);
+
+    impl Wake for Numbered {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().expect("unbroken").push_back(self.0);
+        }
+    }
+
+    /// Sources that always have more to say, and a transport that takes all of a turn.
     #[tokio::test(start_paused = true)]
-    async fn who_had_a_part_leaves_the_rest_to_those_that_waited_beside_it() {
-        let credit = Credit::new(&Settings::default());
-        let waker = Arc::new(Task).into();
-        let cx = Context::from_waker(&waker);
-        turn(&credit, 4, Duration::ZERO).await;
-        let (mut first, mut second) = (0, 0);
-        let part = credit.queue_room(&cx, &mut first);
-        assert_eq!(part, Some(MAX_SEND_BUFFER_BYTES / 4));
-        credit.queued(MAX_SEND_BUFFER_BYTES / 4);
-        assert_eq!(credit.queue_room(&cx, &mut first), None);
-        assert_eq!(credit.queue_room(&cx, &mut second), part);
-        // When little waits nobody has to.
-        credit.written(1, 0);
-        assert_eq!(credit.queue_room(&cx, &mut first), Some(READ_BYTES));
+    async fn many_that_always_wait_are_served_alike() {
+        for tasks in [2, 4, 8, 50, 100] {
+            let credit = Credit::new(&Settings::default());
+            let woken = Arc::new(Mutex::new((0..tasks).collect::<VecDeque<_>>()));
+            let task = |number| Arc::new(Numbered(number, woken.clone())).into();
+            let wakers: Vec<Waker> = (0..tasks).map(task).collect();
+            let (mut turns, mut served) = (vec![0; tasks], vec![0; tasks]);
+            for round in 0..60 {
+                let mut queued = 0;
+                loop {
+                    let next = woken.lock().expect("unbroken").pop_front();
+                    let Some(number) = next else { break };
+                    let cx = Context::from_waker(&wakers[number]);
+                    while let Some(part) = credit.queue_room(&cx, &mut turns[number]) {
+                        queued += part;
+                        served[number] += part;
+                        credit.queued(queued);
+                    }
+                }
+                tokio::time::advance(Duration::from_millis(3)).await;
+                credit.written(0, 0);
+                if round == 0 {
+                    // Nobody knew of the others.
+                    served.fill(0);
+                }
+            }
+            let (least, most) = (served.iter().min(), served.iter().max());
+            let (least, most) = (*least.expect("one"), *most.expect("one"));
+            assert!(most <= 2 * least, "{tasks} tasks: {least} to {most} bytes");
+        }
     }
 }

@@ -586,8 +586,8 @@ impl Slot {
         wait(&mut self.writer, cx)
     }
 
-    fn wake_reader(&self) {
-        self.reader.iter().for_each(Waker::wake_by_ref);
+    fn wake_reader(&mut self) {
+        self.reader.take().into_iter().for_each(Waker::wake);
     }
 
     fn widen(&mut self) {

@@ -97,6 +97,8 @@ in_namespaces! {
             let runtime = runtime();
             let mut stream = runtime.block_on(pods.talk(pods.server.v4));
             assert_eq!(pods.joined(), 2, "both directions");
+            let held = pods.proxy.shared.mesh.descriptors.used().0;
+            assert_eq!(held, 2, "each of its sockets counts as long as it lives");
             let listed = pods.proxy.list();
             assert_eq!(listed.len(), 1);
             assert_eq!(listed[0].bytes_to_server, 4 * PINGS);

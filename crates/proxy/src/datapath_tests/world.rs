@@ -140,7 +140,10 @@ impl World {
         let credentials = certificates.cached(&pod.workload.identity()).unwrap();
         let serial = credentials.certificate.serial().clone();
         let list = self.authority.revoke(&[serial], SystemTime::now(), HOUR).unwrap();
-        std::fs::write(self.revocations.path(), list).unwrap();
+        // Whoever reads it sees all of it, or the one before.
+        let beside = self.revocations.path().with_extension("new");
+        std::fs::write(&beside, list).unwrap();
+        std::fs::rename(&beside, self.revocations.path()).unwrap();
     }
 
     /// A pod of a service account that is not in the mesh (yet).
