@@ -115,6 +115,8 @@ pub(crate) fn parse_one(text: &str) -> Result<Option<Value>, SyntaxError> {
 fn bounded(text: &str, nodes_max: usize) -> Result<Vec<Document>, SyntaxError> {
     let options = serde_saphyr::options! {
         with_snippet: false,
+        // As kubectl reads them: the mode 0400 of a file is 256.
+        legacy_octal_numbers: true,
         budget: serde_saphyr::budget! {
             max_documents: DOCUMENTS_MAX,
             max_nodes: nodes_max,
@@ -291,6 +293,16 @@ mod tests {
             ["a", "b", "b.c", "b.c[0]", "b.c[1]", "b.absent"].map(|path| first.lines.line(path));
         assert_eq!(lines, [2, 3, 4, 4, 5, 3]);
         assert_eq!(second.lines.line("d.e"), 8);
+    }
+
+    #[test]
+    fn numbers_are_read_as_kubectl_does() {
+        let text = "a: 0400\nb: 0o17\nc: 10\nd: '0400'\ne: 0\nf: 0.5\ng: 0755\n";
+        let read = parse_one(text).expect("valid YAML").expect("there is one");
+        let expected = serde_json::json!(
+            {"a": 256, "b": 15, "c": 10, "d": "0400", "e": 0, "f": 0.5, "g": 493}
+        );
+        assert_eq!(read, expected);
     }
 
     #[test]
