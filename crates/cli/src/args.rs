@@ -5,6 +5,7 @@
 mod bench;
 mod inputs;
 mod kube;
+mod objects;
 mod plan;
 mod probe;
 mod state;
@@ -24,6 +25,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 pub(crate) use bench::BenchArgs;
 pub(crate) use inputs::{InputArgs, input};
 pub(crate) use kube::KubeArgs;
+pub(crate) use objects::{
+    GetArgs, Kind, LabelArgs, Output, RolloutArgs, RolloutCommand, ScaleArgs, ShownKind, Target,
+};
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
 pub(crate) use state::StateArgs;
@@ -95,11 +99,19 @@ pub(crate) enum Command {
     Uninstall(UninstallArgs),
     /// Applies manifests to a running mesh: all or none.
     Apply(ApplyArgs),
-    /// Deletes the objects of manifests from a running mesh: all or none.
-    Delete(ManifestArgs),
+    /// Deletes objects from a running mesh, those of manifests or by name: all or none.
+    Delete(DeleteArgs),
     /// Lists pods, services, workloads, policies, gateways, routes, certificates, connections or
-    /// nodes.
+    /// nodes; of a machine also the objects of any kind.
     Get(GetArgs),
+    /// Sets or removes labels of an object on this machine.
+    Label(LabelArgs),
+    /// Sets or removes annotations of an object on this machine.
+    Annotate(LabelArgs),
+    /// Sets how many pods a Deployment on this machine has.
+    Scale(ScaleArgs),
+    /// Restarts the pods of a Deployment on this machine, or waits until they are all there.
+    Rollout(RolloutArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
     /// Prints the logs of a pod (NAMESPACE/POD), a proxy (proxy/NODE), a node agent (node/NODE) or
@@ -148,8 +160,11 @@ impl Command {
             Self::Acme(args) => Some(&mut args.state),
             Self::Down(args) => Some(args),
             Self::Apply(args) => Some(&mut args.manifests.state),
-            Self::Delete(args) => Some(&mut args.state),
+            Self::Delete(args) => Some(&mut args.manifests.state),
             Self::Get(args) => Some(&mut args.state),
+            Self::Label(args) | Self::Annotate(args) => Some(&mut args.state),
+            Self::Scale(args) => Some(&mut args.state),
+            Self::Rollout(args) => Some(args.command.state()),
             Self::Exec(args) => Some(&mut args.state),
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
@@ -168,7 +183,7 @@ impl Command {
     fn kube(&self) -> Option<&KubeArgs> {
         match self {
             Self::Apply(args) => Some(&args.manifests.kube),
-            Self::Delete(args) => Some(&args.kube),
+            Self::Delete(args) => Some(&args.manifests.kube),
             Self::Get(args) => Some(&args.kube),
             Self::Exec(args) => Some(&args.kube),
             Self::Logs(args) => Some(&args.kube),
@@ -306,7 +321,24 @@ impl ImageArgs {
     }
 }
 
-/// `ambit delete`, and what `ambit apply` has in common with it.
+/// `ambit delete`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Instead of manifests, objects may be named: `KIND/NAME ...` or `KIND NAME \
+    ...`, as `ambit delete -n shop deployment/web service/web`."
+)]
+pub(crate) struct DeleteArgs {
+    /// The namespace of objects that are named.
+    #[arg(short, long, default_value = "default")]
+    pub(crate) namespace: String,
+    /// Passes over what is not there.
+    #[arg(long)]
+    pub(crate) ignore_not_found: bool,
+    #[command(flatten)]
+    pub(crate) manifests: ManifestArgs,
+}
+
+/// What `ambit apply` and `ambit delete` have in common.
 #[derive(Debug, Args)]
 #[command(group(inputs::needed()))]
 pub(crate) struct ManifestArgs {
@@ -324,77 +356,6 @@ pub(crate) struct ManifestArgs {
     pub(crate) state: StateArgs,
     #[command(flatten)]
     pub(crate) kube: KubeArgs,
-}
-
-/// `ambit get`.
-#[derive(Debug, Args)]
-pub(crate) struct GetArgs {
-    /// What to show.
-    #[arg(value_enum)]
-    pub(crate) kind: Kind,
-    /// Shows only this namespace.
-    #[arg(short, long)]
-    pub(crate) namespace: Option<String>,
-    /// The format of the output.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub(crate) output: Output,
-    #[command(flatten)]
-    pub(crate) state: StateArgs,
-    #[command(flatten)]
-    pub(crate) kube: KubeArgs,
-}
-
-/// What `ambit get` shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// Pods, with node, address and whether they are captured.
-    #[value(alias = "pod", alias = "po")]
-    Pods,
-    /// Services, with addresses, ports and endpoints.
-    #[value(alias = "service", alias = "svc")]
-    Services,
-    /// Workloads, as the proxies know them.
-    #[value(alias = "workload")]
-    Workloads,
-    /// Policies, and whether they are accepted.
-    #[value(alias = "policy")]
-    Policies,
-    /// The certificates of the proxies.
-    #[value(alias = "certificate", alias = "cert", alias = "certs")]
-    Certificates,
-    /// Open connections through the proxies.
-    #[value(alias = "connection", alias = "conn", alias = "conns")]
-    Connections,
-    /// Gateways that ask for waypoints, with their addresses and whether they run; `waypoints`
-    /// means the same.
-    #[value(alias = "gateway", alias = "gtw", alias = "waypoints")]
-    Gateways,
-    /// Routes of the Gateway API and VirtualServices, with what they are for and whether they are
-    /// accepted.
-    #[value(alias = "route")]
-    Routes,
-    /// Telemetry objects, with whom they are for and whether all of each is in force.
-    #[value(alias = "telemetry")]
-    Telemetries,
-    /// TrafficPolicies, with what they are attached to and whether they are in force there.
-    #[value(name = "trafficpolicies", alias = "trafficpolicy")]
-    TrafficPolicies,
-    /// Nodes.
-    #[value(alias = "node")]
-    Nodes,
-}
-
-/// How `ambit get` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// The most important columns.
-    Table,
-    /// More columns.
-    Wide,
-    /// JSON.
-    Json,
-    /// YAML.
-    Yaml,
 }
 
 /// `ambit check`.
@@ -435,11 +396,20 @@ fn grace(text: &str) -> Result<Duration, DurationError> {
 /// `ambit exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The pod, as NAMESPACE/POD. The name of a Deployment means its first pod.
+    /// The pod, as NAMESPACE/POD, or POD with -n. The name of a Deployment means its first pod.
     pub(crate) pod: String,
+    /// The namespace; the pod is then POD, pod/POD or deployment/NAME, as kubectl takes it.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
     /// The container, if the pod has several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,
+    /// Passes the standard input on, which is always so; kubectl needs it.
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// With a terminal, which is always so when the command is typed at one; kubectl needs it.
+    #[arg(short, long)]
+    pub(crate) tty: bool,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -452,8 +422,14 @@ pub(crate) struct ExecArgs {
 /// `ambit logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// NAMESPACE/POD, proxy/NODE, node/NODE or control.
+    /// NAMESPACE/POD, proxy/NODE, node/NODE or control; with -n POD, pod/POD or deployment/NAME.
     pub(crate) of: String,
+    /// The namespace of the pod.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+    /// Begins with the last so many lines.
+    #[arg(long, value_name = "LINES")]
+    pub(crate) tail: Option<usize>,
     /// The container, if the pod has several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,
@@ -550,7 +526,7 @@ pub(crate) struct CompletionsArgs {
 /// Arguments of `man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// The directory, which must be there.
+    /// The directory, which is made if it is not there.
     pub(crate) directory: PathBuf,
 }
 

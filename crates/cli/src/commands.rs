@@ -10,6 +10,7 @@ mod findings;
 mod get;
 mod inside;
 mod mesh;
+mod objects;
 mod plan;
 mod probe;
 mod settle;
@@ -40,6 +41,10 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Apply(args) => change::apply(args).await,
             Command::Delete(args) => change::delete(args).await,
             Command::Get(args) => get::get(args).await,
+            Command::Label(args) => objects::set(args, objects::Metadata::Labels).await,
+            Command::Annotate(args) => objects::set(args, objects::Metadata::Annotations).await,
+            Command::Scale(args) => objects::scale(args).await,
+            Command::Rollout(args) => objects::rollout(args).await,
             Command::Exec(args) => inside::exec(args).await,
             Command::Logs(args) => inside::logs(args).await,
             Command::Status(args) => status::status(args).await,

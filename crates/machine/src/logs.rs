@@ -119,21 +119,48 @@ pub(crate) fn prune(directory: &Path, is_in_use: impl Fn(&str) -> bool) -> io::R
     Ok(())
 }
 
-/// Writes a log to `output`: the part that was put aside first, then the rest.
-pub fn copy(path: &Path, output: &mut impl Write) -> io::Result<()> {
-    match File::open(aside(path)) {
-        Ok(mut old) => drop(io::copy(&mut old, output)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+/// Writes a log to `output`: the part that was put aside first, then the rest; or only its last
+/// lines. Says how much of the rest there is, for [`follow`].
+pub fn copy(path: &Path, lines: Option<usize>, output: &mut impl Write) -> io::Result<u64> {
+    let mut old = match File::open(aside(path)) {
+        Ok(old) => Some(old),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
+    };
+    let mut file = File::open(path)?;
+    let Some(lines) = lines else {
+        if let Some(old) = &mut old {
+            io::copy(old, output)?;
+        }
+        let length = io::copy(&mut file, output)?;
+        output.flush()?;
+        return Ok(length);
+    };
+    let mut all = Vec::new();
+    if let Some(old) = &mut old {
+        old.read_to_end(&mut all)?;
     }
-    io::copy(&mut File::open(path)?, output).map(drop)
+    let length = file.read_to_end(&mut all)?;
+    output.write_all(last_lines(&all, lines))?;
+    output.flush()?;
+    Ok(length as u64)
 }
 
-/// Writes a log to `output`, and follows it as it grows. Ends only with an error; drop the future
-/// to stop.
-pub async fn follow(path: &Path, output: &mut impl Write) -> io::Result<()> {
+fn last_lines(text: &[u8], lines: usize) -> &[u8] {
+    let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    // What is behind the last end is a line too, unless it is empty.
+    let skipped = lines - usize::from(lines > 0 && text.last().is_some_and(|it| *it != b'\n'));
+    match (lines, ends.map(|(place, _)| place + 1).nth(skipped)) {
+        (0, _) => &[],
+        (_, Some(start)) => &text[start..],
+        (_, None) => text,
+    }
+}
+
+/// Follows a log from a position in its present file as it grows. Ends only with an error; drop the
+/// future to stop.
+pub async fn follow(path: &Path, mut position: u64, output: &mut impl Write) -> io::Result<()> {
     let mut file = File::open(path)?;
-    let mut position = 0;
     loop {
         position = copy_from(&mut file, position, output)?;
         tokio::time::sleep(FOLLOW_INTERVAL).await;
@@ -183,6 +210,19 @@ mod tests {
     }
 
     #[test]
+    fn the_last_lines_are_whole() {
+        let check = |text: &str, lines, expected: &str| {
+            assert_eq!(last_lines(text.as_bytes(), lines), expected.as_bytes(), "{text:?} {lines}");
+        };
+        check("a\nb\nc\n", 2, "b\nc\n");
+        check("a\nb\nc", 2, "b\nc");
+        check("a\nb\n", 5, "a\nb\n");
+        check("a\nb\n", 0, "");
+        check("", 3, "");
+        check("\n\n", 1, "\n");
+    }
+
+    #[test]
     fn a_full_log_is_put_aside_and_read_in_order() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
@@ -195,7 +235,7 @@ mod tests {
         log.write(b"last").unwrap();
         assert_eq!(fs::metadata(aside(&path)).unwrap().len(), FILE_SIZE_MAX_BYTES);
         let mut all = Vec::new();
-        copy(&path, &mut all).unwrap();
+        copy(&path, None, &mut all).unwrap();
         assert_eq!(all.len() as u64, FILE_SIZE_MAX_BYTES + 4);
         assert!(all.ends_with(b"last"));
     }

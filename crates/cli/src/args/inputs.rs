@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use ambit_manifest::{Input, is_kustomization};
 use clap::{ArgGroup, Args};
 
+use super::Target;
+
 /// The arguments below, for groups of a command that needs one of them.
 pub(super) const INPUTS: [&str; 3] = ["paths", "files", "kustomizations"];
 
@@ -45,6 +47,20 @@ impl InputArgs {
         let built = built.map(|it| format!(" -k {}", it.display()));
         let commands = plain.into_iter().chain(built).map(|it| format!("`kubectl {verb}{it}`"));
         commands.collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The objects that are named instead of manifests: as a file or directory, the first word
+    /// would have to be there.
+    pub(crate) fn targets(&self) -> Option<Result<Vec<Target>, String>> {
+        if !self.files.is_empty() || !self.kustomizations.is_empty() {
+            return None;
+        }
+        let words = self.paths.iter().map(|it| it.to_str().map(str::to_owned));
+        let words: Vec<String> = words.collect::<Option<_>>()?;
+        if words.first().is_none_or(|first| first == "-" || Path::new(first).exists()) {
+            return None;
+        }
+        Target::all(&words)
     }
 
     fn files(&self) -> impl Iterator<Item = &Path> {

@@ -6,11 +6,11 @@ use ambit_machine::image::ImageMap;
 use ambit_machine::objects::{Changes, ObjectRef, Outcome};
 use ambit_machine::{Client, PodInfo, Record, unknown_images};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
 use super::{findings, settle};
-use crate::args::{ApplyArgs, ManifestArgs};
+use crate::args::{ApplyArgs, DeleteArgs, ManifestArgs, Target};
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
 pub(super) fn load(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests> {
@@ -115,46 +115,69 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     take_effect(&args, &client, &changes).await
 }
 
-/// Deletes what manifests name.
-pub(super) async fn delete(args: ManifestArgs) -> Result<ExitCode> {
+/// Deletes what manifests name, or words.
+pub(super) async fn delete(args: DeleteArgs) -> Result<ExitCode> {
+    let DeleteArgs { namespace, ignore_not_found, manifests: args } = args;
     if args.kube.is_meant() {
         bail!("in a cluster this is kubectl's job: {}", args.inputs.kubectl("delete"));
     }
+    let named = match args.inputs.targets() {
+        Some(targets) => {
+            let targets = targets.map_err(|error| anyhow!(error))?;
+            let object = |it: Target| {
+                let namespace = it.kind.is_namespaced().then_some(namespace.as_str());
+                ObjectRef::new(it.kind, namespace, &it.name)
+            };
+            targets.into_iter().map(object).collect()
+        }
+        None => in_manifests(&args)?,
+    };
+    let client = Client::new(super::layout(&args.state));
+    let changes = client.delete(&named, ignore_not_found, args.dry_run).await?;
+    print(&changes, args.dry_run)?;
+    take_effect(&args, &client, &changes).await
+}
+
+fn in_manifests(args: &ManifestArgs) -> Result<Vec<ObjectRef>> {
     let names = ambit_manifest::load_names(&args.inputs.inputs());
     let names = names.or_else(|errors| refused(&errors, "deleted"))?;
     warn(&names.warnings);
     if names.keys.is_empty() {
         bail!("the input names no objects that Ambit reads; nothing was deleted");
     }
-    let client = Client::new(super::layout(&args.state));
     let named = names.keys.iter().map(|key| ObjectRef {
         plural: key.kind.plural().to_owned(),
         namespace: (!key.namespace.is_empty()).then(|| key.namespace.to_string()),
         name: key.name.to_string(),
     });
-    let named: Vec<ObjectRef> = named.collect();
-    let changes = client.delete(&named, false, args.dry_run).await?;
-    print(&changes, args.dry_run)?;
-    take_effect(&args, &client, &changes).await
+    Ok(named.collect())
 }
 
 /// Waits until the mesh has taken a stored change up, so that what is asked next sees it.
 async fn take_effect(args: &ManifestArgs, client: &Client, changes: &Changes) -> Result<ExitCode> {
     let is_changed = changes.changes.iter().any(|it| it.outcome != Outcome::Unchanged);
-    let has_mesh = Record::read(client.layout())?.mesh;
-    if is_changed && !has_mesh {
+    if is_changed && !Record::read(client.layout())?.mesh {
         eprintln!("note: this machine was started without the mesh; nothing is enforced on it");
     }
-    if has_mesh && is_changed && !args.dry_run && !args.no_wait {
+    if !args.dry_run && !args.no_wait {
+        settle(client, changes).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the mesh, if there is one, has taken changes up, and prints what it makes of them.
+pub(super) async fn settle(client: &Client, changes: &Changes) -> Result<()> {
+    let is_changed = changes.changes.iter().any(|it| it.outcome != Outcome::Unchanged);
+    if is_changed && Record::read(client.layout())?.mesh {
         let told = |what: &str| eprintln!("waiting: {what}");
         let control = client.layout().control_socket();
         settle::wait(&control, told).await;
         eprint!("{}", findings::loud(&control).await);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-fn print(changes: &Changes, dry_run: bool) -> Result<()> {
+pub(super) fn print(changes: &Changes, dry_run: bool) -> Result<()> {
     for warning in &changes.warnings {
         eprintln!("warning: {warning}");
     }

@@ -18,6 +18,7 @@ pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
 /// Writes a manual page for each command into a directory.
 pub(super) fn man(args: &ManArgs) -> Result<ExitCode> {
     let place = || format!("write manual pages to {}", args.directory.display());
+    std::fs::create_dir_all(&args.directory).with_context(place)?;
     clap_mangen::generate_to(Cli::command(), &args.directory).with_context(place)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,14 +1,17 @@
 //! `ambit get`: lists from control and from the proxies, as columns or as JSON.
 //!
 //! The items are those of [`ambit_wire::admin`]. `-o json` prints them unchanged; a proxy's items
-//! get their node.
+//! get their node. Kinds that control does not list are shown as a machine keeps them.
 
 mod columns;
 
+use std::collections::HashSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ambit_machine::layout::Layout;
 use ambit_machine::{Client, PodInfo, Record};
+use ambit_manifest::Kind as StoredKind;
 use ambit_model::printable::printable;
 use ambit_wire::admin::{
     self, ApiVersion, Connection, Connections, HeldCertificate, List, Namespace, OlderConnections,
@@ -16,61 +19,100 @@ use ambit_wire::admin::{
 };
 use ambit_words::labels::CUT_OPEN_CONNECTIONS;
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::columns::{Column, Row};
 use super::mesh::{self, Answers, Mesh};
 use super::status::escape;
-use crate::args::{GetArgs, Kind, Output, RoutesArgs};
+use crate::args::{GetArgs, Kind, Output, RoutesArgs, ShownKind};
 use crate::table;
 
-/// Prints a list.
+/// How often a list is asked for again.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Prints a list, and goes on if it is watched.
 pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
+    if args.watch && matches!(args.output, Output::Json | Output::Yaml) {
+        bail!("--watch prints lines; use it without -o, or with -o wide or -o name");
+    }
     let mesh = mesh::find(&args.state, &args.kube).await?;
-    let namespace = args.namespace.as_deref();
-    if let Mesh::Machine(layout) = &mesh
+    let names = args.shown.name.iter().chain(&args.names).cloned().collect();
+    let mut printer = Printer {
+        mesh: &mesh,
+        namespace: args.namespace.as_deref(),
+        names,
+        kind: args.shown.kind,
+        output: args.output,
+        told: args.watch.then(HashSet::new),
+    };
+    loop {
+        list(&mut printer).await?;
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        tokio::time::sleep(WATCH_INTERVAL).await;
+    }
+}
+
+async fn list(printer: &mut Printer<'_>) -> Result<()> {
+    let (mesh, namespace) = (printer.mesh, printer.namespace);
+    let kind = match printer.kind {
+        ShownKind::Stored(kind) => return stored(printer, kind).await,
+        ShownKind::Listed(kind) => kind,
+    };
+    if let Mesh::Machine(layout) = mesh
         && !Record::read(layout)?.mesh
     {
-        if args.kind != Kind::Pods {
-            bail!("this machine was started without the mesh; it has only pods to show");
+        if kind != Kind::Pods {
+            bail!(
+                "this machine was started without the mesh; it has only pods and the objects of \
+                 manifests to show"
+            );
         }
         let pods = pods_without_mesh(layout, namespace).await?;
-        return show(&mesh, namespace, args.output, &List::from_iter(pods)).await;
+        return printer.show(List::from_iter(pods)).await;
     }
-    match args.kind {
-        Kind::Pods => of_control::<admin::Pod>(&mesh, &args, control::PODS).await,
-        Kind::Services => of_control::<admin::Service>(&mesh, &args, control::SERVICES).await,
-        Kind::Workloads => of_control::<admin::Workload>(&mesh, &args, control::WORKLOADS).await,
-        Kind::Policies => of_control::<admin::Policy>(&mesh, &args, control::POLICIES).await,
-        Kind::Gateways => of_control::<admin::Gateway>(&mesh, &args, control::GATEWAYS).await,
-        Kind::Routes => of_control::<admin::Route>(&mesh, &args, control::ROUTES).await,
-        Kind::Telemetries => {
-            of_control::<admin::Telemetry>(&mesh, &args, control::TELEMETRIES).await
-        }
+    match kind {
+        Kind::Pods => of_control::<admin::Pod>(printer, control::PODS).await,
+        Kind::Services => of_control::<admin::Service>(printer, control::SERVICES).await,
+        Kind::Workloads => of_control::<admin::Workload>(printer, control::WORKLOADS).await,
+        Kind::Policies => of_control::<admin::Policy>(printer, control::POLICIES).await,
+        Kind::Gateways => of_control::<admin::Gateway>(printer, control::GATEWAYS).await,
+        Kind::Routes => of_control::<admin::Route>(printer, control::ROUTES).await,
+        Kind::Telemetries => of_control::<admin::Telemetry>(printer, control::TELEMETRIES).await,
         Kind::TrafficPolicies => {
-            of_control::<admin::TrafficPolicy>(&mesh, &args, control::TRAFFIC_POLICIES).await
+            of_control::<admin::TrafficPolicy>(printer, control::TRAFFIC_POLICIES).await
         }
-        Kind::Nodes => show(&mesh, namespace, args.output, &mesh.nodes().await?).await,
+        Kind::Nodes => printer.show(mesh.nodes().await?).await,
         Kind::Certificates => {
             let answers = mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES).await?;
             let gathered =
                 gather(answers, |list| (list.items, None), |held| is_of(held, namespace));
-            show(&mesh, namespace, args.output, &told(gathered?)).await
+            printer.show(told(gathered?)).await
         }
         Kind::Connections => {
             let answers = mesh.proxies::<Connections>(node_proxy::CONNECTIONS).await?;
             let gathered = gather(answers, connections, |item| concerns(item, namespace));
-            let older_than_capture = older(&mesh, namespace).await;
-            show(
-                &mesh,
-                namespace,
-                args.output,
-                &OfProxies { older_than_capture, ..told(gathered?) },
-            )
-            .await
+            let older_than_capture = older(mesh, namespace).await;
+            printer.show(OfProxies { older_than_capture, ..told(gathered?) }).await
         }
     }
+}
+
+/// The objects of a kind that the machine keeps.
+async fn stored(printer: &mut Printer<'_>, kind: StoredKind) -> Result<()> {
+    let Mesh::Machine(layout) = printer.mesh else {
+        bail!("in a cluster this is kubectl's job: `kubectl get {}`", kind.plural());
+    };
+    let objects = Client::new(layout.clone()).objects(kind.plural()).await?;
+    let is_wanted = |it: &serde_json::Value| {
+        let namespace = &it["metadata"]["namespace"];
+        !kind.is_namespaced() || printer.namespace.is_none_or(|wanted| namespace == wanted)
+    };
+    let objects = objects.into_iter().filter(is_wanted).map(Object).collect();
+    printer.show(Objects { items: objects }).await
 }
 
 /// Prints the routes of a service, in order of precedence.
@@ -78,31 +120,59 @@ pub(super) async fn routes(args: RoutesArgs) -> Result<ExitCode> {
     let mesh = mesh::find(&args.state, &args.kube).await?;
     let target = format!("{}?service={}", control::ROUTE_TABLE, escape(&args.service));
     let list: List<admin::RouteLine> = mesh.control(&target).await?;
-    show(&mesh, None, args.output, &list).await
+    let mut printer = Printer {
+        mesh: &mesh,
+        namespace: None,
+        names: Vec::new(),
+        kind: ShownKind::Listed(Kind::Routes),
+        output: args.output,
+        told: None,
+    };
+    printer.show(list).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn of_control<T>(mesh: &Mesh, args: &GetArgs, path: &str) -> Result<ExitCode>
+async fn of_control<T>(printer: &mut Printer<'_>, path: &str) -> Result<()>
 where
     T: Row + DeserializeOwned,
 {
-    let query = args.namespace.as_ref().map(|namespace| format!("?namespace={namespace}"));
+    let query = printer.namespace.map(|namespace| format!("?namespace={namespace}"));
     let target = format!("{path}{}", query.unwrap_or_default());
-    let list: List<T> = mesh.control(&target).await?;
-    show(mesh, args.namespace.as_deref(), args.output, &list).await
+    let list: List<T> = printer.mesh.control(&target).await?;
+    printer.show(list).await
 }
 
 /// What is printed: a list with more or less beside its items.
 trait Shown: Serialize {
     type Item: Row;
 
-    fn items(&self) -> &[Self::Item];
+    fn items(&mut self) -> &mut Vec<Self::Item>;
 }
 
 impl<T: Row> Shown for List<T> {
     type Item = T;
 
-    fn items(&self) -> &[T] {
-        &self.items
+    fn items(&mut self) -> &mut Vec<T> {
+        &mut self.items
+    }
+}
+
+/// Objects as the machine keeps them.
+#[derive(Debug, Serialize)]
+struct Objects {
+    items: Vec<Object>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Object(serde_json::Value);
+
+impl Shown for Objects {
+    type Item = Object;
+
+    fn items(&mut self) -> &mut Vec<Object> {
+        &mut self.items
     }
 }
 
@@ -112,35 +182,122 @@ where
 {
     type Item = OnNode<T>;
 
-    fn items(&self) -> &[OnNode<T>] {
-        &self.items
+    fn items(&mut self) -> &mut Vec<OnNode<T>> {
+        &mut self.items
     }
 }
 
-async fn show<L: Shown>(
-    mesh: &Mesh,
-    namespace: Option<&str>,
+/// What a command shows, of which mesh, and how.
+struct Printer<'a> {
+    mesh: &'a Mesh,
+    namespace: Option<&'a str>,
+    /// Only these, if any are named.
+    names: Vec<String>,
+    kind: ShownKind,
     output: Output,
-    list: &L,
-) -> Result<ExitCode> {
-    let items = list.items();
-    if items.is_empty() {
-        eprintln!("{}", nothing_found(mesh, namespace).await);
-    }
-    match output {
-        Output::Json => super::print_json(list)?,
-        Output::Yaml => super::print_text(&serde_saphyr::to_string(&serde_json::to_value(list)?)?)?,
-        Output::Table | Output::Wide if items.is_empty() => {}
-        Output::Table | Output::Wide => {
-            let is_shown = |it: &Column<L::Item>| !it.is_wide || output == Output::Wide;
-            let columns: Vec<_> = L::Item::columns().into_iter().filter(is_shown).collect();
-            let header: Vec<&str> = columns.iter().map(|it| it.title).collect();
-            let row = |item| columns.iter().map(|it| (it.cell)(item)).collect();
-            let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-            super::print_text(&table::format(&header, &rows))?;
+    /// If the list is watched: the lines that were printed the last time.
+    told: Option<HashSet<Vec<String>>>,
+}
+
+impl Printer<'_> {
+    async fn show<L: Shown>(&mut self, mut list: L) -> Result<()> {
+        self.keep_named(list.items())?;
+        let is_empty = list.items().is_empty();
+        if is_empty && self.told.is_none() {
+            eprintln!("{}", nothing_found(self.mesh, self.namespace).await);
+        }
+        match self.output {
+            Output::Json => super::print_json(&list),
+            Output::Yaml => {
+                super::print_text(&serde_saphyr::to_string(&serde_json::to_value(&list)?)?)
+            }
+            Output::Table | Output::Wide | Output::Name if is_empty => Ok(()),
+            Output::Name => {
+                let names: Vec<Vec<String>> =
+                    list.items().iter().map(|it| vec![self.path_of(it)]).collect();
+                self.print_lines(None, names)
+            }
+            Output::Table | Output::Wide => {
+                let is_shown = |it: &Column<L::Item>| !it.is_wide || self.output == Output::Wide;
+                let columns: Vec<_> = L::Item::columns().into_iter().filter(is_shown).collect();
+                let header: Vec<&str> = columns.iter().map(|it| it.title).collect();
+                let row = |item: &L::Item| columns.iter().map(|it| (it.cell)(item)).collect();
+                let rows: Vec<Vec<String>> = list.items().iter().map(row).collect();
+                self.print_lines(Some(&header), rows)
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
+
+    /// Prints lines; of a list that is watched those that are new.
+    fn print_lines(&mut self, header: Option<&[&str]>, rows: Vec<Vec<String>>) -> Result<()> {
+        let Some(told) = &mut self.told else {
+            return super::print_text(&match header {
+                Some(header) => table::format(header, &rows),
+                None => joined(&rows),
+            });
+        };
+        let new: Vec<Vec<String>> =
+            rows.iter().filter(|row| !told.contains(*row)).cloned().collect();
+        let is_first = told.is_empty();
+        *told = rows.into_iter().collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        super::print_text(&match header {
+            Some(header) if is_first => table::format(header, &new),
+            // As wide as its own cells: who watches reads line by line.
+            Some(header) => {
+                let text = table::format(header, &new);
+                text.split_once('\n').map_or(String::new(), |(_, rows)| rows.to_owned())
+            }
+            None => joined(&new),
+        })
+    }
+
+    /// Leaves out what is not named, and fails if a name is not there.
+    fn keep_named<T: Row>(&self, items: &mut Vec<T>) -> Result<()> {
+        if self.names.is_empty() {
+            return Ok(());
+        }
+        let Some(name) = name_of::<T>() else {
+            bail!("{} have no names; leave the name out", self.plural());
+        };
+        items.retain(|it| self.names.contains(&name(it)));
+        let missing: Vec<&str> = self
+            .names
+            .iter()
+            .filter(|wanted| !items.iter().any(|it| name(it) == **wanted))
+            .map(String::as_str)
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let place = self.namespace.map(|it| format!(" in namespace {it}")).unwrap_or_default();
+        bail!("there are no {} named {}{place}", self.plural(), missing.join(", "))
+    }
+
+    fn path_of<T: Row>(&self, item: &T) -> String {
+        let name = name_of::<T>().map(|name| name(item)).unwrap_or_default();
+        format!("{}/{name}", self.plural())
+    }
+
+    fn plural(&self) -> String {
+        match self.kind {
+            ShownKind::Stored(kind) => kind.plural().to_owned(),
+            ShownKind::Listed(kind) => {
+                kind.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned())
+            }
+        }
+    }
+}
+
+fn joined(rows: &[Vec<String>]) -> String {
+    rows.iter().map(|row| format!("{}\n", row.join(" "))).collect()
+}
+
+/// How the name of an item is found.
+fn name_of<T: Row>() -> Option<fn(&T) -> String> {
+    T::columns().into_iter().find(|it| it.title == "NAME").map(|it| it.cell)
 }
 
 /// Pods with connections that no proxy lists, because they are older than the pod's capture; the

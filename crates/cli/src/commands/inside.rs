@@ -1,11 +1,14 @@
 //! `ambit exec` and `ambit logs`: commands in a pod, and the output of programs.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ambit_cluster::{Cluster, Part, PodName};
+use ambit_machine::layout::Layout;
 use ambit_machine::logs;
-use ambit_machine::{Client, ExecRequest, Terminal};
+use ambit_machine::ownership::check_state_directory;
+use ambit_machine::{Client, ExecRequest, PodInfo, Terminal};
 use ambit_net::sys::terminal::window_size;
 use anyhow::{Context, Result, bail};
 
@@ -17,10 +20,7 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
     if args.kube.is_meant() {
         bail!("in a cluster this is kubectl's job: `kubectl exec -it -n NAMESPACE POD -- CMD`");
     }
-    let (namespace, pod) = args
-        .pod
-        .split_once('/')
-        .with_context(|| format!("{:?}: name the pod as NAMESPACE/POD", args.pod))?;
+    let (namespace, pod) = pod_of(&args.pod, args.namespace.as_deref())?;
     let word = |word: &std::ffi::OsString| match word.to_str() {
         Some(word) => Ok(word.to_owned()),
         None => bail!("{word:?} is not UTF-8"),
@@ -43,33 +43,49 @@ fn terminal() -> Option<Terminal> {
     Some(Terminal { kind, rows: size.rows, columns: size.columns })
 }
 
+/// The namespace and name of a pod, or of its owner: NAMESPACE/POD, or with the namespace apart
+/// POD and KIND/POD, as kubectl takes it.
+fn pod_of<'a>(words: &'a str, namespace: Option<&'a str>) -> Result<(&'a str, &'a str)> {
+    match (namespace, words.split_once('/')) {
+        (None, Some(of)) => Ok(of),
+        (None, None) => bail!("{words:?}: name the pod as NAMESPACE/POD, or add -n NAMESPACE"),
+        (Some(namespace), None) => Ok((namespace, words)),
+        (Some(namespace), Some(("pod" | "pods" | "po", pod))) => Ok((namespace, pod)),
+        (Some(namespace), Some(("deployment" | "deployments" | "deploy", name))) => {
+            Ok((namespace, name))
+        }
+        (Some(_), Some((kind, _))) => {
+            bail!("{words:?}: with -n write POD, pod/POD or deployment/NAME, not {kind}/")
+        }
+    }
+}
+
+/// The state directory whose logs are meant: of a machine that runs, or ran.
+async fn logs_layout(args: &LogsArgs) -> Result<Mesh> {
+    let error = match mesh::find(&args.state, &args.kube).await {
+        Err(error) if !args.kube.is_meant() => error,
+        found => return found,
+    };
+    let layout = super::layout(&args.state);
+    if !layout.logs().is_dir() {
+        return Err(error);
+    }
+    check_state_directory(layout.root())?;
+    eprintln!("note: no machine is running here; these logs are of the last one");
+    Ok(Mesh::Machine(layout))
+}
+
 /// Prints, and with `-f` follows, a log.
 pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
-    let layout = match mesh::find(&args.state, &args.kube).await? {
+    let layout = match logs_layout(&args).await? {
         Mesh::Machine(layout) => layout,
         Mesh::Cluster(cluster) => return logs_of_cluster(&cluster, &args).await,
     };
-    let path = match args.of.split_once('/') {
-        Some((role @ ("proxy" | "node" | "lab-node"), node)) => layout.role_log(role, Some(node)),
-        Some((namespace, pod)) => {
-            let pods = Client::new(layout.clone()).pods().await?;
-            let of_pod = |p: &&ambit_machine::PodInfo| {
-                p.namespace == namespace && (p.name == pod || p.owner == pod)
-            };
-            let found = pods.iter().find(of_pod);
-            let found = found.with_context(|| format!("no pod {namespace}/{pod}"))?;
-            let first = found.containers.first().map(|container| container.name.as_str());
-            let container = args.container.as_deref().or(first).unwrap_or_default();
-            layout.pod_log(namespace, &found.name, container)
-        }
-        None if args.of == "control" => layout.role_log("control", None),
-        None => bail!("{:?}: write NS/POD, proxy/NODE, node/NODE or control", args.of),
-    };
+    let path = log(&layout, &args).await?;
     let mut output = std::io::stdout().lock();
-    let shown = if args.follow {
-        logs::follow(&path, &mut output).await
-    } else {
-        logs::copy(&path, &mut output)
+    let shown = match logs::copy(&path, args.tail, &mut output) {
+        Ok(position) if args.follow => logs::follow(&path, position, &mut output).await,
+        shown => shown.map(drop),
     };
     match shown {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
@@ -82,8 +98,56 @@ pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
     }
 }
 
+/// The file of a log.
+async fn log(layout: &Layout, args: &LogsArgs) -> Result<PathBuf> {
+    if args.namespace.is_none() {
+        match args.of.split_once('/') {
+            Some((role @ ("proxy" | "node" | "lab-node"), node)) => {
+                return Ok(layout.role_log(role, Some(node)));
+            }
+            None if args.of == "control" => return Ok(layout.role_log("control", None)),
+            None => bail!("{:?}: write NS/POD, proxy/NODE, node/NODE or control", args.of),
+            Some(_) => {}
+        }
+    }
+    let (namespace, pod) = pod_of(&args.of, args.namespace.as_deref())?;
+    let Ok(pods) = Client::new(layout.clone()).pods().await else {
+        return log_of_gone(layout, namespace, pod, args.container.as_deref());
+    };
+    let of_pod = |p: &&PodInfo| p.namespace == namespace && (p.name == pod || p.owner == pod);
+    let found = pods.iter().find(of_pod);
+    let found = found.with_context(|| format!("no pod {namespace}/{pod}"))?;
+    let first = found.containers.first().map(|container| container.name.as_str());
+    let container = args.container.as_deref().or(first).unwrap_or_default();
+    Ok(layout.pod_log(namespace, &found.name, container))
+}
+
+/// The log of a pod of a machine that ran: nobody is left who knows its containers.
+fn log_of_gone(
+    layout: &Layout,
+    namespace: &str,
+    pod: &str,
+    container: Option<&str>,
+) -> Result<PathBuf> {
+    let directory = layout.logs().join("pods");
+    let (of_pod, of_owner) = (format!("{namespace}_{pod}_"), format!("{namespace}_{pod}-"));
+    let is_meant = |name: &str| {
+        let is_of_pod = name.starts_with(&of_pod) || name.starts_with(&of_owner);
+        let ends = |container| name.ends_with(&format!("_{container}.log"));
+        is_of_pod && name.ends_with(".log") && container.is_none_or(ends)
+    };
+    let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let found = names.filter(|name| is_meant(name)).min();
+    let found = found.with_context(|| format!("there is no log of a pod {namespace}/{pod}"))?;
+    Ok(directory.join(found))
+}
+
 /// The same of a part in a cluster, through its API server.
 async fn logs_of_cluster(cluster: &Cluster, args: &LogsArgs) -> Result<ExitCode> {
+    if args.namespace.is_some() || args.tail.is_some() {
+        bail!("in a cluster -n and --tail are kubectl's: `kubectl logs -n NAMESPACE --tail N POD`");
+    }
     let part = match args.of.split_once('/') {
         Some(("proxy", node)) => Part::Proxy(node.to_owned()),
         Some(("node", node)) => Part::Agent(node.to_owned()),
@@ -98,4 +162,43 @@ async fn logs_of_cluster(cluster: &Cluster, args: &LogsArgs) -> Result<ExitCode>
     let print = |line: &str| writeln!(output, "{line}").is_ok();
     cluster.logs(&part, args.container.as_deref(), args.follow, print).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_named_as_ambit_or_as_kubectl_does() {
+        let check = |words, namespace, expected: Option<(&str, &str)>| {
+            assert_eq!(pod_of(words, namespace).ok(), expected, "{words} {namespace:?}");
+        };
+        check("shop/web", None, Some(("shop", "web")));
+        check("web", None, None);
+        check("web", Some("shop"), Some(("shop", "web")));
+        check("pod/web", Some("shop"), Some(("shop", "web")));
+        check("deploy/web", Some("shop"), Some(("shop", "web")));
+        check("other/web", Some("shop"), None);
+    }
+
+    #[test]
+    fn logs_outlive_their_machine() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(directory.path().to_owned());
+        let pods = layout.logs().join("pods");
+        std::fs::create_dir_all(&pods).expect("made");
+        for name in ["a_web-7d-x_web.log", "a_web-7d-x_side.log", "a_webs_web.log", "b_web_c.log"] {
+            std::fs::write(pods.join(name), "").expect("written");
+        }
+        let check = |namespace, pod, container, expected: Option<&str>| {
+            let found = log_of_gone(&layout, namespace, pod, container).ok();
+            assert_eq!(found, expected.map(|it| pods.join(it)), "{namespace}/{pod} {container:?}");
+        };
+        check("a", "web", None, Some("a_web-7d-x_side.log"));
+        check("a", "web", Some("web"), Some("a_web-7d-x_web.log"));
+        check("a", "web-7d-x", None, Some("a_web-7d-x_side.log"));
+        check("b", "web", None, Some("b_web_c.log"));
+        check("b", "we", None, None);
+        check("c", "web", None, None);
+    }
 }

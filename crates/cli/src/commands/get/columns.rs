@@ -9,7 +9,7 @@ use ambit_wire::admin::{
 };
 use serde::Serialize;
 
-use super::OnNode;
+use super::{Object, OnNode};
 
 /// A column of a list.
 pub(super) struct Column<T> {
@@ -49,6 +49,28 @@ fn first<T: Display>(items: &[T]) -> String {
 
 fn known<T: Display>(value: &Option<T>) -> String {
     value.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+impl Row for Object {
+    fn columns() -> Vec<Column<Self>> {
+        let labels = |it: &Self| {
+            let labels = it.0.pointer("/metadata/labels").and_then(|it| it.as_object());
+            let label = |(key, value): (&String, &serde_json::Value)| {
+                format!("{key}={}", value.as_str().unwrap_or_default())
+            };
+            labels.into_iter().flatten().map(label).collect::<Vec<_>>().join(",")
+        };
+        vec![
+            narrow("NAMESPACE", |it| text_of(&it.0, "/metadata/namespace")),
+            narrow("NAME", |it| text_of(&it.0, "/metadata/name")),
+            narrow("CREATED", |it| text_of(&it.0, "/metadata/creationTimestamp")),
+            wide("LABELS", labels),
+        ]
+    }
+}
+
+fn text_of(value: &serde_json::Value, pointer: &str) -> String {
+    value.pointer(pointer).and_then(|it| it.as_str()).unwrap_or_default().to_owned()
 }
 
 impl Row for Pod {
