@@ -328,9 +328,9 @@ impl ImageArgs {
     ...`, as `ambit delete -n shop deployment/web service/web`."
 )]
 pub(crate) struct DeleteArgs {
-    /// The namespace of objects that are named.
-    #[arg(short, long, default_value = "default")]
-    pub(crate) namespace: String,
+    /// The namespace of objects that are named [default: default]. Manifests name their own.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
     /// Passes over what is not there.
     #[arg(long)]
     pub(crate) ignore_not_found: bool,

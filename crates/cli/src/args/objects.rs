@@ -56,9 +56,9 @@ impl Shown {
 /// A kind by its name, its plural, or its short name, in any case.
 fn stored_kind(word: &str) -> Option<StoredKind> {
     let word = word.to_ascii_lowercase();
-    let is_meant = |it: &StoredKind| it.plural() == word || it.name().to_ascii_lowercase() == word;
+    let is_meant = |it: &StoredKind| it.name().to_ascii_lowercase() == word;
     let short = SHORT.iter().find(|(short, _)| *short == word).map(|(_, kind)| *kind);
-    StoredKind::all().find(is_meant).or(short)
+    StoredKind::from_plural(&word).or_else(|| StoredKind::all().find(is_meant)).or(short)
 }
 
 fn unknown_kind() -> String {

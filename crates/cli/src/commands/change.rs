@@ -122,10 +122,14 @@ pub(super) async fn delete(args: DeleteArgs) -> Result<ExitCode> {
         bail!("in a cluster this is kubectl's job: {}", args.inputs.kubectl("delete"));
     }
     let named = match args.inputs.targets() {
+        None if namespace.is_some() => {
+            bail!("-n is for objects that are named, as deployment/web; manifests name their own")
+        }
         Some(targets) => {
+            let namespace = namespace.as_deref().unwrap_or("default");
             let targets = targets.map_err(|error| anyhow!(error))?;
             let object = |it: Target| {
-                let namespace = it.kind.is_namespaced().then_some(namespace.as_str());
+                let namespace = it.kind.is_namespaced().then_some(namespace);
                 ObjectRef::new(it.kind, namespace, &it.name)
             };
             targets.into_iter().map(object).collect()

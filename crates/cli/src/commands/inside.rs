@@ -21,6 +21,10 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
         bail!("in a cluster this is kubectl's job: `kubectl exec -it -n NAMESPACE POD -- CMD`");
     }
     let (namespace, pod) = pod_of(&args.pod, args.namespace.as_deref())?;
+    let terminal = terminal();
+    if args.tty && terminal.is_none() {
+        eprintln!("warning: -t has no effect: the standard input is not a terminal");
+    }
     let word = |word: &std::ffi::OsString| match word.to_str() {
         Some(word) => Ok(word.to_owned()),
         None => bail!("{word:?} is not UTF-8"),
@@ -30,7 +34,7 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
         pod: pod.to_owned(),
         container: args.container,
         command: args.command.iter().map(word).collect::<Result<_>>()?,
-        terminal: terminal(),
+        terminal,
     };
     let code = ambit_machine::exec(&super::layout(&args.state), &request).await?;
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))

@@ -162,7 +162,7 @@ fn missing(deployment: &Value) -> Option<String> {
         return Some(format!("{updated} of {wanted} pods are of the present template"));
     }
     if all > wanted {
-        return Some(format!("{} earlier pods are still there", all - wanted));
+        return Some(format!("earlier pods are still there: {}", all - wanted));
     }
     (ready < wanted).then(|| format!("{ready} of {wanted} pods are ready"))
 }
@@ -199,7 +199,7 @@ mod tests {
             assert_eq!(missing(&deployment).as_deref(), expected);
         };
         check(1, 2, 2, Some("1 of 2 pods are of the present template"));
-        check(2, 3, 2, Some("1 earlier pods are still there"));
+        check(2, 3, 2, Some("earlier pods are still there: 1"));
         check(2, 2, 1, Some("1 of 2 pods are ready"));
         check(2, 2, 2, None);
     }

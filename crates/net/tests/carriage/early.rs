@@ -282,7 +282,7 @@ fn nothing_goes_early_behind_a_long_wait_for_a_place() {
     });
 }
 
-/// On another connection it would take none either.
+/// On another connection it would hardly take any.
 #[test]
 fn who_wants_a_tunnel_of_a_peer_that_takes_none_waits_there() {
     on_one_thread(async {
