@@ -130,25 +130,26 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
         }
     }
 
+    /// Ready when nothing waits any more. The transport gets more when all it had has gone: what it
+    /// keeps by itself is behind no bound of ours, and every small request would wait behind it.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         loop {
+            if self.is_dirty {
+                ready!(Pin::new(&mut self.io).poll_flush(cx)).map_err(failed)?;
+                self.is_dirty = false;
+            }
             let io = Pin::new(&mut self.io);
             let written = self.link.write(|slices| {
                 let polled = io.poll_write_vectored(cx, slices);
                 (if let Poll::Ready(Ok(bytes)) = &polled { *bytes } else { 0 }, polled)
             });
-            let Some(written) = written else { break };
+            let Some(written) = written else { return Poll::Ready(Ok(())) };
             let bytes = ready!(written).map_err(failed)?;
             if bytes == 0 {
                 return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
             }
             self.is_dirty = true;
         }
-        if self.is_dirty {
-            ready!(Pin::new(&mut self.io).poll_flush(cx)).map_err(failed)?;
-            self.is_dirty = false;
-        }
-        Poll::Ready(Ok(()))
     }
 
     /// Nothing is open any more, so that it does not matter whether the peer hears of the end.

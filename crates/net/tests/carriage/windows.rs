@@ -1,7 +1,10 @@
 //! Behaviour of windows and queues when memory is short, as a peer sees it in raw frames.
 
+use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::frames::{
@@ -13,7 +16,9 @@ use ambit_net::drain::Drain;
 use ambit_net::hbone::{Connect, Settings, Transport, serve};
 use ambit_net::memory::{Account, Accounts, MIN_WINDOW_BYTES, Owner};
 use http::HeaderMap;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
@@ -30,12 +35,19 @@ struct Raw(DuplexStream);
 
 impl Raw {
     /// Begins a connection to a server with these accounts.
-    async fn new(
+    async fn new(accounts: Accounts, drain: &Drain, tunnel: impl FnMut(Connect) + 'static) -> Self {
+        let (near, far) = duplex(64 * 1024);
+        Self::over(near, far, accounts, drain, tunnel).await
+    }
+
+    /// The same, over this transport of the server's.
+    async fn over(
+        near: DuplexStream,
+        far: impl AsyncRead + AsyncWrite + Unpin + 'static,
         accounts: Accounts,
         drain: &Drain,
         mut tunnel: impl FnMut(Connect) + 'static,
     ) -> Self {
-        let (near, far) = duplex(64 * 1024);
         let guard = drain.guard();
         drain.guard().spawn_local(async move {
             let settings = Settings { accounts, ..Settings::default() };
@@ -168,6 +180,48 @@ fn windows_narrow_beside_stuck_readers_and_come_back() {
     });
 }
 
+/// A transport that takes much at once and sends it later, as TLS does.
+struct Keeping {
+    io: DuplexStream,
+    kept: Vec<u8>,
+}
+
+impl AsyncRead for Keeping {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Keeping {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let taken = buf.len().min((4 * MIB) as usize - self.kept.len());
+        self.kept.extend_from_slice(&buf[..taken]);
+        let _pending = self.as_mut().poll_flush(cx)?;
+        if taken == 0 { Poll::Pending } else { Poll::Ready(Ok(taken)) }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { io, kept } = &mut *self;
+        while !kept.is_empty() {
+            let written = ready!(Pin::new(&mut *io).poll_write(cx, kept))?;
+            kept.drain(..written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
 /// The flows of tunnels that were opened.
 type Flows = Rc<std::cell::RefCell<Vec<Rc<Flow>>>>;
 
@@ -209,6 +263,30 @@ fn little_waits_for_a_peer_that_stops_reading() {
         raw.0.read_exact(&mut first).await.unwrap();
         let later: u64 = flows.borrow().iter().map(|flow| flow.to_client()).sum();
         assert!(later > taken, "it goes on when the peer reads again");
+    });
+}
+
+/// A small request would wait behind all that the transport has.
+#[test]
+fn a_transport_that_keeps_much_is_given_little() {
+    on_one_thread(async {
+        let (drain, (_account, accounts)) = (Drain::new(), one(0));
+        let flows = Flows::default();
+        let gush = gushing(4 << 20, flows.clone());
+        let (near, far) = duplex(64 * 1024);
+        let far = Keeping { io: far, kept: Vec::new() };
+        let mut raw = Raw::over(near, far, accounts, &drain, gush).await;
+        raw.window().await;
+        raw.send(SETTINGS, 0, 0, &[0, 4, 0x40, 0, 0, 0]).await;
+        raw.send(WINDOW_UPDATE, 0, 0, &[0x40, 0, 0, 0]).await;
+        raw.send(HEADERS, END_HEADERS, 1, CONNECT).await;
+        until("it is open", || flows.borrow().len() == 1).await;
+        sleep(Duration::from_millis(300)).await;
+        let taken: u64 = flows.borrow().iter().map(|flow| flow.to_client()).sum();
+        // 64 KiB on the way, as much in the transport's keeping and in the queue, a read beyond
+        // each.
+        assert!(taken <= 512 << 10, "{taken} bytes wait");
+        assert_eq!(raw.drain(4 << 20).await, 4 << 20, "and all of it comes in the end");
     });
 }
 
