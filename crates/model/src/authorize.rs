@@ -10,10 +10,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use ambit_words::labels::USE_WAYPOINT;
 
+use crate::Text;
 use crate::address::Reach;
 use crate::identity::Identity;
 use crate::names::{PolicyName, ServiceName};
 use crate::policy::{Action, Match, Policy, PolicyScope, Rule, ServiceAccountMatch};
+use crate::sieve::{Clue, Kind};
 use crate::view::View;
 use crate::workload::{GatewayAddress, GatewayDestination, Workload};
 
@@ -179,32 +181,38 @@ impl View {
         judged: JudgedBefore,
         dry_run_denials: &mut Vec<Denial>,
     ) -> Decision {
-        let mut allows = Allows::default();
-        let mut trial = Allows::default();
-        let mut missing = None;
-        for policy in self.policies_of(workload) {
-            let policy = match policy {
-                Ok(policy) => policy,
-                Err(name) => {
-                    missing.get_or_insert(name);
-                    continue;
-                }
-            };
-            if judged.holds(policy) {
+        let (mut allows, mut trial) = (Allows::default(), Allows::default());
+        let (mut found, mut missing) = (Vec::new(), None);
+        let clues = clues_of(source, destination);
+        for scope in [PolicyScope::Global, PolicyScope::Namespace] {
+            let namespace = (scope == PolicyScope::Namespace).then_some(&workload.namespace);
+            if !self.has_policies(namespace) {
                 continue;
             }
-            let hit = matching_rule(policy, source, destination);
+            let is_judged = judged.holds(scope);
+            allows.count(self.allows_of(namespace, false, is_judged));
+            trial.count(self.allows_of(namespace, true, is_judged));
+            let all = self.sieve().matching(namespace.map(|it| &**it), &clues).into_iter();
+            found.extend(all.filter(|policy| !(is_judged && policy.is_of_waypoints)));
+        }
+        for name in &workload.policies {
+            let Some(policy) = self.policy(name) else {
+                missing.get_or_insert(name);
+                continue;
+            };
+            if policy.action == Action::Allow {
+                let side = if policy.dry_run { &mut trial } else { &mut allows };
+                side.count(Some((name, 1)));
+            }
+            found.push(policy);
+        }
+        for policy in found {
+            let Some(rule) = matching_rule(policy, source, destination) else { continue };
             match (policy.action, policy.dry_run) {
-                (Action::Deny, false) => {
-                    if let Some(rule) = hit {
-                        return Decision::Deny(Denial::Denied(rule));
-                    }
-                }
-                (Action::Deny, true) => dry_run_denials.extend(hit.map(Denial::Denied)),
-                (Action::Allow, dry_run) => {
-                    let side = if dry_run { &mut trial } else { &mut allows };
-                    side.count(&policy.key, hit);
-                }
+                (Action::Deny, false) => return Decision::Deny(Denial::Denied(rule)),
+                (Action::Deny, true) => dry_run_denials.push(Denial::Denied(rule)),
+                (Action::Allow, false) => allows.found(rule),
+                (Action::Allow, true) => trial.found(rule),
             }
         }
         dry_run_denials.extend(trial.denial());
@@ -213,6 +221,21 @@ impl View {
             (None, Some(denial)) => Decision::Deny(denial),
             (None, None) => Decision::Allow(allows.hit),
         }
+    }
+
+    /// The first of the ALLOW policies of the mesh, or of a namespace, and how many there are; of
+    /// those that waypoints judge too only if none has.
+    fn allows_of(
+        &self,
+        namespace: Option<&Text>,
+        dry_run: bool,
+        is_judged: bool,
+    ) -> Option<(&PolicyName, usize)> {
+        let all = [false, true].into_iter().filter(|of_waypoints| !(is_judged && *of_waypoints));
+        let all = all.filter_map(|is_of_waypoints| {
+            self.sieve().allows(&Kind { namespace: namespace.cloned(), dry_run, is_of_waypoints })
+        });
+        all.reduce(|(one, ones), (other, others)| (one.min(other), ones + others))
     }
 
     /// What the waypoint that the destination names, or a gateway in its place, has judged before,
@@ -355,14 +378,13 @@ pub enum JudgedBefore {
 }
 
 impl JudgedBefore {
-    /// Whether this policy is among them.
-    fn holds(self, policy: &Policy) -> bool {
-        let is_judged = match policy.scope {
+    /// Whether those of this scope are among them.
+    fn holds(self, scope: PolicyScope) -> bool {
+        match scope {
             PolicyScope::Global => !matches!(self, Self::Nothing),
             PolicyScope::Namespace => matches!(self, Self::OfMeshAndNamespace),
             PolicyScope::WorkloadSelector => false,
-        };
-        policy.is_of_waypoints && is_judged
+        }
     }
 }
 
@@ -386,18 +408,35 @@ pub(crate) struct Allows<'a> {
 }
 
 impl<'a> Allows<'a> {
-    pub(crate) fn count(&mut self, policy: &'a PolicyName, hit: Option<RuleName>) {
-        self.first.get_or_insert(policy);
-        self.count += 1;
-        if self.hit.is_none() {
-            self.hit = hit;
-        }
+    /// There are so many more, of which this is the first.
+    pub(crate) fn count(&mut self, policies: Option<(&'a PolicyName, usize)>) {
+        let Some((first, count)) = policies else { return };
+        self.first.get_or_insert(first);
+        self.count += count;
+    }
+
+    /// This rule matches.
+    pub(crate) fn found(&mut self, rule: RuleName) {
+        self.hit.get_or_insert(rule);
     }
 
     pub(crate) fn denial(&self) -> Option<Denial> {
         let policy = self.first.filter(|_| self.hit.is_none())?;
         Some(Denial::NotAllowed { policy: policy.clone(), allow_policies: self.count })
     }
+}
+
+/// What policies can find this connection by.
+fn clues_of(source: &Source, destination: SocketAddr) -> [Clue<'_>; 6] {
+    let account = source.identity().map_or("", |identity| &identity.service_account);
+    [
+        Clue::Anything,
+        Clue::Principal(source.principal()),
+        Clue::Account(source.namespace(), account),
+        Clue::Ip(source.ip()),
+        Clue::Namespace(source.namespace()),
+        Clue::Port(destination.port()),
+    ]
 }
 
 fn matching_rule(policy: &Policy, source: &Source, destination: SocketAddr) -> Option<RuleName> {

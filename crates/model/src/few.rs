@@ -25,6 +25,14 @@ impl<T: Clone + Ord> Few<T> {
         }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::More(all) => all.len(),
+        }
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let (one, more) = match self {

@@ -76,7 +76,19 @@ impl<T: Named + Clone> Index<T> {
 
 /// Known by its name.
 #[derive(Clone, Debug)]
-struct Member<T>(Arc<T>);
+pub(crate) struct Member<T>(Arc<T>);
+
+impl<T: Named> Member<T> {
+    /// One that is known by its name.
+    pub(crate) fn new(it: &Arc<T>) -> Self {
+        Self(it.clone())
+    }
+
+    /// The name.
+    pub(crate) fn name(&self) -> &T::Name {
+        self.0.unique_name()
+    }
+}
 
 impl<T: Named> PartialEq for Member<T> {
     fn eq(&self, other: &Self) -> bool {

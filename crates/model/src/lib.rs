@@ -38,6 +38,7 @@ pub mod plan;
 pub mod policy;
 pub mod printable;
 pub mod service;
+mod sieve;
 pub mod trace;
 pub mod view;
 pub mod workload;

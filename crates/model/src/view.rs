@@ -23,6 +23,7 @@ use crate::map::Map;
 use crate::names::{NetworkAddress, PolicyName, ServiceName, WorkloadName};
 use crate::policy::{Policy, PolicyScope};
 use crate::service::{Service, VirtualAddress};
+use crate::sieve::Sieve;
 use crate::workload::Workload;
 
 /// One change of a view.
@@ -79,6 +80,7 @@ pub struct View {
     policies: Map<PolicyName, Arc<Policy>>,
     global_policies: OrdSet<PolicyName>,
     namespace_policies: Map<Text, OrdSet<PolicyName>>,
+    sieve: Sieve,
     http_services: Map<ServiceName, Arc<ServiceHttp>>,
     certificates: Map<CertificateName, Arc<Certificate>>,
     /// With their routes attached.
@@ -355,6 +357,19 @@ impl View {
         scoped.chain(&workload.policies).map(|name| self.policies.get(name).ok_or(name))
     }
 
+    /// Whether there are policies of the mesh, or of this namespace.
+    pub(crate) fn has_policies(&self, namespace: Option<&Text>) -> bool {
+        match namespace {
+            None => !self.global_policies.is_empty(),
+            Some(namespace) => self.namespace_policies.contains_key(namespace),
+        }
+    }
+
+    /// The policies of the mesh and of namespaces, by what matches them.
+    pub(crate) fn sieve(&self) -> &Sieve {
+        &self.sieve
+    }
+
     /// What holds for the requests to a service; `None` where that is not known (yet), which is not
     /// the same as a service without routes and policies.
     pub fn http_service(&self, name: &ServiceName) -> Option<&Arc<ServiceHttp>> {
@@ -534,6 +549,7 @@ impl View {
             }
             PolicyScope::WorkloadSelector => {}
         }
+        self.sieve.add(&policy);
         self.policies.insert(policy.key.clone(), policy);
     }
 
@@ -597,7 +613,8 @@ impl View {
     }
 
     fn remove_policy(&mut self, name: &PolicyName) {
-        if self.policies.remove(name).is_some() {
+        if let Some(old) = self.policies.remove(name) {
+            self.sieve.remove(&old);
             self.authorization_version += 1;
             self.global_policies.remove(name);
             let policies = self.namespace_policies.get_mut(&name.namespace);

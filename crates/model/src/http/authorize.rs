@@ -125,7 +125,8 @@ pub fn authorize<'a>(
             (Action::Deny, false) => denied = denied.or(hit),
             (Action::Allow, is_dry_run) => {
                 let side = if is_dry_run { &mut trial } else { &mut allows };
-                side.count(&policy.key, hit);
+                side.count(Some((&policy.key, 1)));
+                hit.into_iter().for_each(|rule| side.found(rule));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Authorisation, by tables and against a naive reference that follows Istio's text literally.
 
-use ambit_model::authorize::{Decision, Denial, JudgedBefore, RuleName, Source};
+use ambit_model::authorize::{Decision, Denial, JudgedBefore, Judgement, RuleName, Source};
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::{
@@ -231,6 +231,45 @@ mod reference {
         !denied && (allows.is_empty() || allows.into_iter().any(matches))
     }
 
+    /// Every policy in turn, whether or not it can match.
+    pub(super) fn judgement(
+        policies: &[&Policy],
+        from: &Source,
+        to: std::net::SocketAddr,
+    ) -> Judgement {
+        let hit = |policy: &Policy| {
+            let rule = policy.rules.iter().position(|r| rule(r, from, to))?;
+            Some(RuleName { policy: policy.key.clone(), rule })
+        };
+        let not_allowed = |dry_run| {
+            let allows = policies.iter().filter(|p| p.action == Action::Allow);
+            let allows: Vec<_> = allows.filter(|p| p.dry_run == dry_run).collect();
+            let first = allows.first()?;
+            let denial =
+                Denial::NotAllowed { policy: first.key.clone(), allow_policies: allows.len() };
+            let found = allows.iter().find_map(|p| hit(p));
+            Some(found.ok_or(denial))
+        };
+        let mut dry_run_denials = Vec::new();
+        for policy in policies.iter().filter(|p| p.action == Action::Deny) {
+            match (hit(policy), policy.dry_run) {
+                (Some(rule), false) => {
+                    let decision = Decision::Deny(Denial::Denied(rule));
+                    return Judgement { decision, dry_run_denials };
+                }
+                (Some(rule), true) => dry_run_denials.push(Denial::Denied(rule)),
+                (None, _) => {}
+            }
+        }
+        dry_run_denials.extend(not_allowed(true).and_then(Result::err));
+        let decision = match not_allowed(false) {
+            None => Decision::Allow(None),
+            Some(Ok(rule)) => Decision::Allow(Some(rule)),
+            Some(Err(denial)) => Decision::Deny(denial),
+        };
+        Judgement { decision, dry_run_denials }
+    }
+
     fn rule(rule: &Rule, from: &Source, to: std::net::SocketAddr) -> bool {
         for clause in &rule.clauses {
             let mut any = clause.matches.is_empty();
@@ -300,7 +339,7 @@ fn any_text() -> impl Strategy<Value = TextMatch> {
 }
 
 fn few<T: Clone + std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Value = Vec<T>> {
-    proptest::collection::vec(one, 0..2)
+    proptest::collection::vec(one, 0..3)
 }
 
 fn any_match() -> impl Strategy<Value = Match> {
@@ -334,8 +373,26 @@ fn any_match() -> impl Strategy<Value = Match> {
     })
 }
 
+/// One that a connection may well match: one field, or two.
+fn narrow_match() -> impl Strategy<Value = Match> {
+    (any_match(), 0..5u8, 0..5u8).prop_map(|(all, one, other)| {
+        let is = |field| one == field || other == field;
+        let Match { namespaces, principals, service_accounts, source_ips, .. } = all;
+        let destination_ports = all.destination_ports;
+        Match {
+            namespaces: if is(0) { namespaces } else { Vec::new() },
+            principals: if is(1) { principals } else { Vec::new() },
+            service_accounts: if is(2) { service_accounts } else { Vec::new() },
+            source_ips: if is(3) { source_ips } else { Vec::new() },
+            destination_ports: if is(4) { destination_ports } else { Vec::new() },
+            ..Match::default()
+        }
+    })
+}
+
 fn any_policy() -> impl Strategy<Value = Policy> {
-    let clause = few(any_match()).prop_map(|matches| Clause { matches });
+    let one = prop_oneof![any_match(), narrow_match()];
+    let clause = few(one).prop_map(|matches| Clause { matches });
     let rules = few(few(clause).prop_map(|clauses| Rule { clauses }));
     (any::<bool>(), 0..3, rules, 0..1000u32).prop_map(|(deny, scope, rules, name)| {
         let action = if deny { Action::Deny } else { Action::Allow };
@@ -375,5 +432,45 @@ proptest! {
         let decision = view.authorize(&workload, &from, to).decision;
         let got = matches!(decision, Decision::Allow(_));
         prop_assert_eq!(got, reference::allowed(&policies, &from, to));
+    }
+
+    /// Also after policies changed and went, on trial, of others, and judged before.
+    #[test]
+    fn every_policy_in_turn_says_the_same(
+        changes in proptest::collection::vec(
+            (any_policy(), 0..4u8, any::<[bool; 4]>()), 0..20),
+        identity in proptest::option::of((0..2usize, 0..2usize)),
+        judged in 0..3u8,
+    ) {
+        let mut view = View::default();
+        let mut workload = Workload::named("uid", "app", "server");
+        for (mut policy, name, [is_elsewhere, dry_run, is_of_waypoints, goes]) in changes {
+            let namespace = if is_elsewhere { "elsewhere" } else { "app" };
+            policy.key = PolicyName::new(namespace, name.to_string());
+            (policy.dry_run, policy.is_of_waypoints) = (dry_run, is_of_waypoints);
+            let key = policy.key.clone();
+            view.apply(if goes { Change::RemovePolicy(key) } else { Change::Policy(policy) });
+        }
+        let of_selector = view.policies().filter(|p| p.scope == PolicyScope::WorkloadSelector);
+        workload.policies = of_selector.map(|p| p.key.clone()).collect();
+        let names = ["a", "b"];
+        let identity =
+            identity.map(|(ns, sa)| Identity::new("cluster.local", names[ns], names[sa]));
+        let from = Source::new(identity, "10.0.0.1".parse().expect("an address"));
+        let to = "10.0.0.2:80".parse().expect("an address");
+        let (judged, scopes) = match judged {
+            0 => (JudgedBefore::Nothing, &[][..]),
+            1 => (JudgedBefore::OfMesh, &[PolicyScope::Global][..]),
+            _ => (
+                JudgedBefore::OfMeshAndNamespace,
+                &[PolicyScope::Global, PolicyScope::Namespace][..],
+            ),
+        };
+        let policies = view.policies_of(&workload).map(|it| &**it.expect("it is there"));
+        let policies: Vec<_> = policies
+            .filter(|it| !(it.is_of_waypoints && scopes.contains(&it.scope)))
+            .collect();
+        let expected = reference::judgement(&policies, &from, to);
+        prop_assert_eq!(view.authorize_after(judged, &workload, &from, to), expected);
     }
 }
