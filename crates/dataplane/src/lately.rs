@@ -34,9 +34,11 @@ impl Lately {
     /// Keeps a view that was replaced just now.
     pub(crate) fn keep(&self, view: Arc<View>) {
         let now = Instant::now();
+        // Let go of outside of the lock: there may be much to free.
+        let mut gone = Vec::new();
         let mut views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while views.front().is_some_and(|(at, _)| *at + DISAGREEMENT <= now) {
-            views.pop_front();
+            gone.extend(views.pop_front());
         }
         views.push_back((now, view));
         if views.len() > VIEWS_MAX {
@@ -44,9 +46,10 @@ impl Lately {
             // known beginning; the newest is what a change has just taken away.
             let stood = |at: &usize| views[*at].0.duration_since(views[*at - 1].0);
             if let Some(shortest) = (1..views.len() - 1).min_by_key(stood) {
-                views.remove(shortest);
+                gone.extend(views.remove(shortest));
             }
         }
+        drop(views);
     }
 
     /// What is found in the newest view in which it is, of those that were in force until a moment

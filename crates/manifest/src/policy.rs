@@ -18,7 +18,7 @@ mod sources;
 
 use ambit_model::names::PolicyName;
 use ambit_model::policy::{
-    Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
+    Action, Clause, List, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
 };
 use ambit_words::annotations::DRY_RUN;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -505,24 +505,24 @@ fn alternative(converted: Option<Match>, is_l7: bool, reading: Reading) -> Alter
 
 /// The values, none when absent; `None` when they are there and empty, or one of them cannot be
 /// read.
-fn read<T>(values: &Values, one: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+fn read<T>(values: &Values, one: impl Fn(&str) -> Option<T>) -> Option<List<T>> {
     match values {
-        None => Some(Vec::new()),
+        None => Some(List::new()),
         Some(values) if values.is_empty() => None,
         Some(values) => values.iter().map(|value| one(value)).collect(),
     }
 }
 
-fn texts(values: &Values) -> Option<Vec<TextMatch>> {
+fn texts(values: &Values) -> Option<List<TextMatch>> {
     read(values, |value| security::wildcard(value).is_none().then(|| text(value)).flatten())
 }
 
 /// A principal that could never match is not one that was read.
-fn principals(values: &Values) -> Option<Vec<TextMatch>> {
+fn principals(values: &Values) -> Option<List<TextMatch>> {
     read(values, |value| security::principal(value).is_none().then(|| text(value)).flatten())
 }
 
-fn accounts(values: &Values, namespace: &str) -> Option<Vec<ServiceAccountMatch>> {
+fn accounts(values: &Values, namespace: &str) -> Option<List<ServiceAccountMatch>> {
     read(values, |value| {
         let (namespace, name) = value.split_once('/').unwrap_or((namespace, value));
         (!name.is_empty()).then(|| ServiceAccountMatch {
@@ -532,10 +532,10 @@ fn accounts(values: &Values, namespace: &str) -> Option<Vec<ServiceAccountMatch>
     })
 }
 
-fn blocks(values: &Values) -> Option<Vec<ipnet::IpNet>> {
+fn blocks(values: &Values) -> Option<List<ipnet::IpNet>> {
     read(values, names::address_block)
 }
 
-fn ports(values: &Values) -> Option<Vec<u16>> {
+fn ports(values: &Values) -> Option<List<u16>> {
     read(values, |value| value.parse().ok().filter(|port| *port > 0))
 }

@@ -182,31 +182,36 @@ impl View {
         dry_run_denials: &mut Vec<Denial>,
     ) -> Decision {
         let (mut allows, mut trial) = (Allows::default(), Allows::default());
-        let (mut found, mut missing) = (Vec::new(), None);
-        let clues = clues_of(source, destination);
-        for scope in [PolicyScope::Global, PolicyScope::Namespace] {
+        let scopes = [PolicyScope::Global, PolicyScope::Namespace].into_iter().map(|scope| {
             let namespace = (scope == PolicyScope::Namespace).then_some(&workload.namespace);
-            if !self.has_policies(namespace) {
-                continue;
-            }
-            let is_judged = judged.holds(scope);
+            (namespace, judged.holds(scope))
+        });
+        let scopes = scopes.filter(|(namespace, _)| self.has_policies(*namespace));
+        for (namespace, is_judged) in scopes.clone() {
             allows.count(self.allows_of(namespace, false, is_judged));
             trial.count(self.allows_of(namespace, true, is_judged));
-            let all = self.sieve().matching(namespace.map(|it| &**it), &clues).into_iter();
-            found.extend(all.filter(|policy| !(is_judged && policy.is_of_waypoints)));
         }
+        let (mut named, mut missing) = (Vec::new(), None);
         for name in &workload.policies {
             let Some(policy) = self.policy(name) else {
                 missing.get_or_insert(name);
                 continue;
             };
+            if policy.is_of_waypoints && judged.holds(policy.scope) {
+                continue;
+            }
             if policy.action == Action::Allow {
                 let side = if policy.dry_run { &mut trial } else { &mut allows };
                 side.count(Some((name, 1)));
             }
-            found.push(policy);
+            named.push(policy);
         }
-        for policy in found {
+        let clues = clues_of(source, destination);
+        let found = scopes.flat_map(|(namespace, is_judged)| {
+            let all = self.sieve().matching(namespace.map(|it| &**it), &clues);
+            all.filter(move |policy| !(is_judged && policy.is_of_waypoints))
+        });
+        for policy in found.chain(named) {
             let Some(rule) = matching_rule(policy, source, destination) else { continue };
             match (policy.action, policy.dry_run) {
                 (Action::Deny, false) => return Decision::Deny(Denial::Denied(rule)),

@@ -5,8 +5,13 @@
 
 use ipnet::IpNet;
 
+use thin_vec::ThinVec;
+
 use crate::Text;
 use crate::names::PolicyName;
+
+/// A list that is nearly always empty, and then takes a word: a mesh may have 100,000 matches.
+pub type List<T> = ThinVec<T>;
 
 /// One policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,18 +69,18 @@ pub struct Clause {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are those of istio.security.Match")]
 pub struct Match {
-    pub namespaces: Vec<TextMatch>,
-    pub not_namespaces: Vec<TextMatch>,
-    pub principals: Vec<TextMatch>,
-    pub not_principals: Vec<TextMatch>,
-    pub service_accounts: Vec<ServiceAccountMatch>,
-    pub not_service_accounts: Vec<ServiceAccountMatch>,
-    pub source_ips: Vec<IpNet>,
-    pub not_source_ips: Vec<IpNet>,
-    pub destination_ips: Vec<IpNet>,
-    pub not_destination_ips: Vec<IpNet>,
-    pub destination_ports: Vec<u16>,
-    pub not_destination_ports: Vec<u16>,
+    pub namespaces: List<TextMatch>,
+    pub not_namespaces: List<TextMatch>,
+    pub principals: List<TextMatch>,
+    pub not_principals: List<TextMatch>,
+    pub service_accounts: List<ServiceAccountMatch>,
+    pub not_service_accounts: List<ServiceAccountMatch>,
+    pub source_ips: List<IpNet>,
+    pub not_source_ips: List<IpNet>,
+    pub destination_ips: List<IpNet>,
+    pub not_destination_ips: List<IpNet>,
+    pub destination_ports: List<u16>,
+    pub not_destination_ports: List<u16>,
 }
 
 /// How a text is compared.

@@ -29,6 +29,9 @@ pub(crate) struct Sieve {
     allows: OrdMap<Kind, Few<Member<Policy>>>,
 }
 
+/// Most clues of one policy. One with more is read each time.
+const CLUES_MAX: usize = 256;
+
 /// What a connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Clue<'a> {
@@ -90,18 +93,24 @@ impl Sieve {
 
     /// All of the mesh's policies, or of this namespace's, that a connection with these clues can
     /// match, in the order of their names.
-    pub(crate) fn matching(
-        &self,
-        namespace: Option<&str>,
+    pub(crate) fn matching<'a>(
+        &'a self,
+        namespace: Option<&'a str>,
         clues: &[Clue<'_>],
-    ) -> Vec<&Arc<Policy>> {
+    ) -> impl Iterator<Item = &'a Arc<Policy>> + use<'a> {
         let hashes = clues.iter().map(|clue| self.hasher.hash_one((namespace, clue)));
-        let found = hashes.flat_map(|hash| self.by_clue.get(hash));
-        // Others may have the same hash.
-        let mut all: Vec<_> = found.filter(|it| scope_of(it) == Some(namespace)).collect();
-        all.sort_unstable_by(|one, other| one.key.cmp(&other.key));
-        all.dedup_by(|one, other| one.key == other.key);
-        all
+        // In order by clue. Others may have the same hash.
+        let of_clues = hashes.map(|hash| self.by_clue.get(hash));
+        let of_clues = of_clues.map(|all| all.filter(move |it| scope_of(it) == Some(namespace)));
+        let mut of_clues: Vec<_> = of_clues.map(Iterator::peekable).collect();
+        std::iter::from_fn(move || {
+            let firsts = of_clues.iter_mut().filter_map(|all| all.peek().copied());
+            let next = firsts.min_by_key(|policy| &policy.key)?;
+            for all in &mut of_clues {
+                let _same = all.next_if(|it| it.key == next.key);
+            }
+            Some(next)
+        })
     }
 
     /// The first by name of these ALLOW policies, and how many there are.
@@ -130,7 +139,8 @@ fn scope_of(policy: &Policy) -> Option<Option<&str>> {
     }
 }
 
-/// Of each rule what a connection must have one of.
+/// Of each rule what a connection must have one of. Of very many values none is kept: a change of
+/// one would cost as much as all.
 fn clues_of(policy: &Policy) -> Vec<Clue<'_>> {
     let all = policy.rules.iter().flat_map(|rule| {
         let clauses = rule.clauses.iter().filter(|clause| !clause.matches.is_empty());
@@ -138,7 +148,8 @@ fn clues_of(policy: &Policy) -> Vec<Clue<'_>> {
         best.map_or_else(|| vec![Clue::Anything], |(_, clues)| clues)
     });
     let mut seen = HashSet::new();
-    all.filter(|clue| seen.insert(*clue)).collect()
+    let clues: Vec<_> = all.filter(|clue| seen.insert(*clue)).take(CLUES_MAX + 1).collect();
+    if clues.len() > CLUES_MAX { vec![Clue::Anything] } else { clues }
 }
 
 /// What one of its matches needs, and how much that lets through, if every match needs something.
@@ -184,4 +195,44 @@ fn exact(text: &TextMatch) -> Option<&str> {
 
 fn host(net: &IpNet) -> Option<IpAddr> {
     (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Rule;
+
+    fn policy(name: &str, principals: usize) -> Arc<Policy> {
+        let one = |number| TextMatch::Exact(format!("{name}-{number}").into());
+        let one = Match { principals: (0..principals).map(one).collect(), ..Match::default() };
+        let also = Match { destination_ports: [80].into(), ..Match::default() };
+        let rule = |one| Rule { clauses: vec![Clause { matches: vec![one] }] };
+        Arc::new(Policy {
+            key: PolicyName::new("app", name),
+            scope: PolicyScope::Namespace,
+            action: Action::Allow,
+            rules: vec![rule(one), rule(also)],
+            dry_run: false,
+            is_of_waypoints: false,
+        })
+    }
+
+    #[test]
+    fn what_has_many_values_is_found_by_all_and_what_goes_leaves_nothing() {
+        let mut sieve = Sieve::default();
+        let all = [("few", 3), ("many", 100_000), ("none", 0)].map(|(name, n)| policy(name, n));
+        all.iter().for_each(|policy| sieve.add(policy));
+        let found = |sieve: &Sieve, clue| -> Vec<String> {
+            let all = sieve.matching(Some("app"), &[Clue::Anything, clue]);
+            all.map(|policy| policy.key.name.to_string()).collect()
+        };
+        assert_eq!(found(&sieve, Clue::Principal("few-2")), ["few", "many"]);
+        assert_eq!(found(&sieve, Clue::Principal("nobody")), ["many"]);
+        assert_eq!(found(&sieve, Clue::Port(80)), ["few", "many", "none"]);
+        assert!(sieve.by_clue.iter().count() < 10, "{}", sieve.by_clue.iter().count());
+        // Again, as one does who applies it twice.
+        all.iter().for_each(|policy| sieve.add(policy));
+        all.iter().for_each(|policy| sieve.remove(policy));
+        assert_eq!((sieve.by_clue.iter().count(), sieve.allows.len()), (0, 0));
+    }
 }

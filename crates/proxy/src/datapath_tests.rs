@@ -569,7 +569,7 @@ fn route_services(pod: &PodBox) {
 /// STRICT as istiod converts it: deny clients without an identity.
 fn strict() -> Policy {
     use ambit_model::policy::{Clause, Match, PolicyScope, Rule, TextMatch};
-    let anybody = Match { not_principals: vec![TextMatch::Presence], ..Match::default() };
+    let anybody = Match { not_principals: [TextMatch::Presence].into(), ..Match::default() };
     Policy {
         key: PolicyName::new("istio-system", "istio_converted_static_strict"),
         scope: PolicyScope::Global,

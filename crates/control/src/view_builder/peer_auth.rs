@@ -9,7 +9,7 @@ use ambit_manifest::ObjectName;
 use ambit_manifest::istio::{MutualTls, MutualTlsMode, PeerAuthentication, PeerAuthenticationSpec};
 use ambit_model::Text;
 use ambit_model::names::PolicyName;
-use ambit_model::policy::{Action, Clause, Match, Policy, PolicyScope, Rule, TextMatch};
+use ambit_model::policy::{Action, Clause, List, Match, Policy, PolicyScope, Rule, TextMatch};
 
 /// Name of the policy that refuses plain text on all ports, in the root namespace.
 const STATIC_STRICT: &str = "istio_converted_static_strict";
@@ -102,7 +102,7 @@ fn static_strict_name(root_namespace: &str) -> PolicyName {
 }
 
 fn no_identity() -> Match {
-    Match { not_principals: vec![TextMatch::Presence], ..Match::default() }
+    Match { not_principals: [TextMatch::Presence].into(), ..Match::default() }
 }
 
 fn deny(key: PolicyName, rule: Rule) -> Policy {
@@ -125,14 +125,14 @@ fn has_exceptions(spec: &PeerAuthenticationSpec, strict: bool) -> bool {
 }
 
 /// The ports whose mode differs from that of the rest; an UNSET port has the mode of the rest.
-fn exceptions(spec: &PeerAuthenticationSpec, strict: bool) -> Vec<u16> {
+fn exceptions(spec: &PeerAuthenticationSpec, strict: bool) -> List<u16> {
     let differs = |mode: MutualTlsMode| match mode {
         MutualTlsMode::Unset => false,
         MutualTlsMode::Strict => !strict,
         MutualTlsMode::Permissive | MutualTlsMode::Disable => strict,
     };
     let differing = spec.port_level_mtls.iter().filter(|(_, mtls)| differs(mtls.mode));
-    let mut ports: Vec<u16> = differing.filter_map(|(port, _)| port.parse().ok()).collect();
+    let mut ports: List<u16> = differing.filter_map(|(port, _)| port.parse().ok()).collect();
     ports.sort_unstable();
     ports
 }
@@ -181,7 +181,7 @@ mod tests {
             let one = policy.rules[0].clauses[1].matches[0].clone();
             (one.destination_ports, one.not_destination_ports)
         });
-        let ports = ports.map(|(only, except)| (only.to_vec(), except.to_vec()));
+        let ports = ports.map(|(only, except)| (only.into(), except.into()));
         assert_eq!(got, ports);
     }
 

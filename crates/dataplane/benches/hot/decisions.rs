@@ -167,7 +167,7 @@ fn policy(number: u32, rules: u32, namespace: &str) -> Policy {
     let accounts = (1..rules).map(|rule| format!("account-{rule}-of-{name}"));
     let rules = accounts.chain([account_of(&name)]).map(|account| {
         let principal = format!("cluster.local/ns/client/sa/{account}");
-        let principals = vec![TextMatch::Exact(principal.into())];
+        let principals = [TextMatch::Exact(principal.into())].into();
         Rule { clauses: vec![Clause { matches: vec![Match { principals, ..Match::default() }] }] }
     });
     Policy {

@@ -4,7 +4,7 @@ use ambit_model::authorize::{Decision, Denial, JudgedBefore, Judgement, RuleName
 use ambit_model::identity::Identity;
 use ambit_model::names::{PolicyName, ServiceName};
 use ambit_model::policy::{
-    Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
+    Action, Clause, List, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
 };
 use ambit_model::service::Service;
 use ambit_model::view::{Change, View};
@@ -22,7 +22,7 @@ fn rule(one: Match) -> Rule {
 
 fn from_account(account: &str) -> Rule {
     let text = format!("cluster.local/ns/client/sa/{account}");
-    rule(Match { principals: vec![TextMatch::Exact(text.into())], ..Match::default() })
+    rule(Match { principals: [TextMatch::Exact(text.into())].into(), ..Match::default() })
 }
 
 fn source(account: Option<&str>) -> Source {
@@ -143,7 +143,7 @@ fn a_policy_not_received_denies() {
 #[test]
 fn strict_denies_who_proves_nothing() {
     let strict = || {
-        let one = Match { not_principals: vec![TextMatch::Presence], ..Match::default() };
+        let one = Match { not_principals: [TextMatch::Presence].into(), ..Match::default() };
         vec![policy("strict", PolicyScope::Namespace, Action::Deny, vec![rule(one)])]
     };
     check(Case {
@@ -338,8 +338,10 @@ fn any_text() -> impl Strategy<Value = TextMatch> {
     })
 }
 
-fn few<T: Clone + std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Value = Vec<T>> {
-    proptest::collection::vec(one, 0..3)
+fn few<T: Clone + std::fmt::Debug, L: FromIterator<T> + std::fmt::Debug>(
+    one: impl Strategy<Value = T>,
+) -> impl Strategy<Value = L> {
+    proptest::collection::vec(one, 0..3).prop_map(|all| all.into_iter().collect())
 }
 
 fn any_match() -> impl Strategy<Value = Match> {
@@ -380,11 +382,11 @@ fn narrow_match() -> impl Strategy<Value = Match> {
         let Match { namespaces, principals, service_accounts, source_ips, .. } = all;
         let destination_ports = all.destination_ports;
         Match {
-            namespaces: if is(0) { namespaces } else { Vec::new() },
-            principals: if is(1) { principals } else { Vec::new() },
-            service_accounts: if is(2) { service_accounts } else { Vec::new() },
-            source_ips: if is(3) { source_ips } else { Vec::new() },
-            destination_ports: if is(4) { destination_ports } else { Vec::new() },
+            namespaces: if is(0) { namespaces } else { List::new() },
+            principals: if is(1) { principals } else { List::new() },
+            service_accounts: if is(2) { service_accounts } else { List::new() },
+            source_ips: if is(3) { source_ips } else { List::new() },
+            destination_ports: if is(4) { destination_ports } else { List::new() },
             ..Match::default()
         }
     })
@@ -441,6 +443,9 @@ proptest! {
             (any_policy(), 0..4u8, any::<[bool; 4]>()), 0..20),
         identity in proptest::option::of((0..2usize, 0..2usize)),
         judged in 0..3u8,
+        named in proptest::collection::vec(0..5u8, 0..2),
+        from in proptest::sample::select(
+            vec!["10.0.0.1", "10.0.0.9", "fd00::1", "::ffff:10.0.0.1"]),
     ) {
         let mut view = View::default();
         let mut workload = Workload::named("uid", "app", "server");
@@ -453,10 +458,12 @@ proptest! {
         }
         let of_selector = view.policies().filter(|p| p.scope == PolicyScope::WorkloadSelector);
         workload.policies = of_selector.map(|p| p.key.clone()).collect();
+        // Those that it names may be of any scope by now, or gone.
+        workload.policies.extend(named.iter().map(|it| PolicyName::new("app", it.to_string())));
         let names = ["a", "b"];
         let identity =
             identity.map(|(ns, sa)| Identity::new("cluster.local", names[ns], names[sa]));
-        let from = Source::new(identity, "10.0.0.1".parse().expect("an address"));
+        let from = Source::new(identity, from.parse().expect("an address"));
         let to = "10.0.0.2:80".parse().expect("an address");
         let (judged, scopes) = match judged {
             0 => (JudgedBefore::Nothing, &[][..]),
@@ -466,11 +473,16 @@ proptest! {
                 &[PolicyScope::Global, PolicyScope::Namespace][..],
             ),
         };
-        let policies = view.policies_of(&workload).map(|it| &**it.expect("it is there"));
+        let missing = view.policies_of(&workload).find_map(Result::err);
+        let policies = view.policies_of(&workload).flatten().map(|it| &**it);
         let policies: Vec<_> = policies
             .filter(|it| !(it.is_of_waypoints && scopes.contains(&it.scope)))
             .collect();
-        let expected = reference::judgement(&policies, &from, to);
+        let mut expected = reference::judgement(&policies, &from, to);
+        let is_denied = matches!(&expected.decision, Decision::Deny(Denial::Denied(_)));
+        if let Some(name) = missing.filter(|_| !is_denied) {
+            expected.decision = Decision::Deny(Denial::PolicyMissing(name.clone()));
+        }
         prop_assert_eq!(view.authorize_after(judged, &workload, &from, to), expected);
     }
 }

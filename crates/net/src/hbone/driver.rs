@@ -136,6 +136,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
         loop {
             if self.is_dirty {
                 ready!(Pin::new(&mut self.io).poll_flush(cx)).map_err(failed)?;
+                self.link.flushed();
                 self.is_dirty = false;
             }
             let io = Pin::new(&mut self.io);

@@ -278,7 +278,7 @@ impl Link {
                 break;
             }
         }
-        self.credit.queued(state.waiting.bytes());
+        self.credit.queued(state.waiting.unsent());
         self.credit.wake_driver();
         Ok(())
     }
@@ -393,10 +393,15 @@ impl Link {
         said + state.session.output_bytes() > MAX_CONTROL_BYTES / 2
     }
 
+    /// The transport has sent all that it was given.
+    pub(super) fn flushed(&self) {
+        self.state.borrow_mut().waiting.flushed();
+    }
+
     /// The transport took what it could.
     pub(super) fn written(&self) {
         let state = self.state.borrow();
-        self.credit.written(state.waiting.bytes(), state.waiting.gone());
+        self.credit.written(state.waiting.unsent(), state.waiting.sent());
     }
 
     /// The connection ends in good order: it takes no new streams.

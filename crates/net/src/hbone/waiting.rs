@@ -25,6 +25,8 @@ pub(super) struct Waiting {
     /// All that ever came, and all that was written.
     came: u64,
     gone: u64,
+    /// Of that, what the transport does not keep any more.
+    sent: u64,
 }
 
 impl Waiting {
@@ -61,6 +63,22 @@ impl Waiting {
     /// All that was ever written.
     pub(super) fn gone(&self) -> u64 {
         self.gone
+    }
+
+    /// How much waits here or in the transport.
+    pub(super) fn unsent(&self) -> usize {
+        let kept = usize::try_from(self.gone - self.sent).unwrap_or(usize::MAX);
+        self.bytes().saturating_add(kept)
+    }
+
+    /// All that the transport has sent.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// The transport keeps nothing of what was written.
+    pub(super) fn flushed(&mut self) {
+        self.sent = self.gone;
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -281,12 +281,12 @@ fn one_match(one: &Match) -> Value {
         ("notPrincipals", json!(texts(&one.not_principals))),
         ("serviceAccounts", json!(accounts(&one.service_accounts))),
         ("notServiceAccounts", json!(accounts(&one.not_service_accounts))),
-        ("sourceIps", json!(one.source_ips)),
-        ("notSourceIps", json!(one.not_source_ips)),
-        ("destinationIps", json!(one.destination_ips)),
-        ("notDestinationIps", json!(one.not_destination_ips)),
-        ("destinationPorts", json!(one.destination_ports)),
-        ("notDestinationPorts", json!(one.not_destination_ports)),
+        ("sourceIps", json!(one.source_ips.as_slice())),
+        ("notSourceIps", json!(one.not_source_ips.as_slice())),
+        ("destinationIps", json!(one.destination_ips.as_slice())),
+        ("notDestinationIps", json!(one.not_destination_ips.as_slice())),
+        ("destinationPorts", json!(one.destination_ports.as_slice())),
+        ("notDestinationPorts", json!(one.not_destination_ports.as_slice())),
     ];
     let set =
         fields.into_iter().filter(|(_, value)| value.as_array().is_some_and(|it| !it.is_empty()));

@@ -83,7 +83,7 @@ fn view() -> View {
     view.apply(Change::Workload(pod));
     view.apply(Change::Service(ambit_model::service::Service::named("shop", "cart.shop")));
     let namespaces = vec![TextMatch::Exact("shop".into()), TextMatch::Presence];
-    let one = Match { namespaces, ..Default::default() };
+    let one = Match { namespaces: namespaces.into(), ..Default::default() };
     view.apply(Change::Policy(Policy {
         key: PolicyName::new("shop", "deny"),
         scope: PolicyScope::Namespace,

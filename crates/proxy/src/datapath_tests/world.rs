@@ -381,7 +381,8 @@ pub(crate) fn service(name: &str, ip: &str, port: u16, endpoints: &mut [&mut Pod
 pub(crate) fn policy(name: &str, action: ambit_model::policy::Action, account: &str) -> Policy {
     use ambit_model::policy::{Clause, Match, PolicyScope, Rule, TextMatch};
     let principal = format!("cluster.local/ns/default/sa/{account}");
-    let one = Match { principals: vec![TextMatch::Exact(principal.into())], ..Default::default() };
+    let one =
+        Match { principals: [TextMatch::Exact(principal.into())].into(), ..Default::default() };
     Policy {
         key: ambit_model::names::PolicyName::new("default", name),
         scope: PolicyScope::Namespace,

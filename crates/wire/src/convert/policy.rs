@@ -20,7 +20,7 @@ use ipnet::IpNet;
 use ambit_model::address::canonical_block;
 use ambit_model::names::PolicyName;
 use ambit_model::policy::{
-    Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
+    Action, Clause, List, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
 };
 
 use super::{
@@ -135,7 +135,7 @@ fn rule_for_nothing() -> Rule {
 /// What came of one list of values.
 enum Values<T> {
     /// Values to compare with.
-    Read(Vec<T>),
+    Read(List<T>),
     /// The condition cannot hold.
     Never,
     /// The condition always holds.
@@ -237,8 +237,8 @@ impl Reader<'_> {
     }
 
     /// The values that can be read; the others are reported by their path.
-    fn readable<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> Vec<T> {
-        let mut values = Vec::with_capacity(wire.len());
+    fn readable<W, T>(&mut self, path: &str, wire: &[W], read: fn(&W) -> Option<T>) -> List<T> {
+        let mut values = List::with_capacity(wire.len());
         for (index, value) in wire.iter().enumerate() {
             match read(value) {
                 Some(value) => values.push(value),
@@ -258,13 +258,13 @@ struct Fate {
 
 impl Fate {
     /// The values to compare; none when the list is settled.
-    fn of<T>(&mut self, values: Values<T>) -> Vec<T> {
+    fn of<T>(&mut self, values: Values<T>) -> List<T> {
         match values {
             Values::Read(values) => return values,
             Values::Never => self.never = true,
             Values::Always => self.always = true,
         }
-        Vec::new()
+        List::new()
     }
 }
 

@@ -9,7 +9,7 @@ use ambit_model::Text;
 use ambit_model::address::canonical_block;
 use ambit_model::names::{NetworkAddress, PolicyName, ServiceName};
 use ambit_model::policy::{
-    Action, Clause, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
+    Action, Clause, List, Match, Policy, PolicyScope, Rule, ServiceAccountMatch, TextMatch,
 };
 use ambit_model::service::{IpFamilies, LoadBalancing, Mode, Scope, Service, VirtualAddress};
 use ambit_model::workload::{
@@ -189,11 +189,15 @@ fn account() -> impl Strategy<Value = ServiceAccountMatch> {
         .prop_map(|(namespace, service_account)| ServiceAccountMatch { namespace, service_account })
 }
 
+fn few<T: std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Value = List<T>> {
+    vec(one, 0..2).prop_map(List::from)
+}
+
 fn one_match() -> impl Strategy<Value = Match> {
-    let words = || vec(text_match(), 0..2);
-    let nets = || vec(net(), 0..2);
-    let accounts = || vec(account(), 0..2);
-    let ports = || vec(any::<u16>(), 0..2);
+    let words = || few(text_match());
+    let nets = || few(net());
+    let accounts = || few(account());
+    let ports = || few(any::<u16>());
     (
         (words(), words(), words(), words()),
         (accounts(), accounts()),
