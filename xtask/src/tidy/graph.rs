@@ -15,10 +15,11 @@ const OURS: &str = "ambit-";
 const WORDS: &str = "ambit-words";
 
 /// Which of our crates each crate may import, besides [`WORDS`].
-const EDGES: [(&str, &[&str]); 21] = [
+const EDGES: [(&str, &[&str]); 22] = [
     (WORDS, &[]),
     ("ambit-apiserver", &[]),
     ("ambit-kustomize", &[]),
+    ("ambit-image", &[]),
     ("ambit-model", &[]),
     ("ambit-log", &["ambit-model"]),
     ("ambit-http", &["ambit-model", "ambit-wire", "ambit-net", "ambit-tls"]),
