@@ -31,6 +31,10 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The 64 digits, without the algorithm's name.
     pub(crate) fn hex(&self) -> String {
         use fmt::Write;

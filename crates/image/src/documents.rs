@@ -24,7 +24,7 @@ pub(crate) const CONFIG: [&str; 2] =
 /// The name that whoever wrote a layout gave an image: a reference, a tag, or any text.
 const ANNOTATION_NAME: &str = "org.opencontainers.image.ref.name";
 /// The complete name, by containerd and Docker.
-const ANNOTATION_FULL_NAME: &str = "io.containerd.image.name";
+pub(crate) const ANNOTATION_FULL_NAME: &str = "io.containerd.image.name";
 /// Not an image but a statement on one.
 const ANNOTATION_KIND: &str = "vnd.docker.reference.type";
 
@@ -63,6 +63,18 @@ pub(crate) struct Platform {
     #[serde(default)]
     pub(crate) architecture: String,
     pub(crate) variant: Option<String>,
+}
+
+/// This machine's architecture, as images name it.
+pub(crate) fn host_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    }
 }
 
 /// An index or a manifest: one document must not be both.

@@ -1,5 +1,9 @@
 //! One layer on its way into the tree: decompressed, checked and unpacked in one pass.
 
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::rc::Rc;
+
 use crate::content::{Bounded, Counted, Stream, decompressed, drain};
 use crate::digest::{Digest, Hashing};
 use crate::entries::TarError;
@@ -25,8 +29,8 @@ pub enum LayerError {
     },
 }
 
-impl From<std::io::Error> for LayerError {
-    fn from(error: std::io::Error) -> Self {
+impl From<io::Error> for LayerError {
+    fn from(error: io::Error) -> Self {
         UnpackError::from(TarError::from(error)).into()
     }
 }
@@ -43,9 +47,7 @@ pub(crate) fn unpack(
 ) -> Result<(), LayerError> {
     let (counted, compressed) = Counted::new(layer.content.clone());
     let mut stored = Hashing::new(counted);
-    let diff_id = unpack_stored(&mut stored, unpacker, |plain| {
-        Bounded::new(plain, unpacked, compressed, limits)
-    });
+    let diff_id = unpack_stored(&mut stored, compressed, unpacker, unpacked, limits);
     // Whoever got damaged data should learn that, and not what it looks like.
     let may_be_damaged = match &diff_id {
         Ok(_) => true,
@@ -63,17 +65,16 @@ pub(crate) fn unpack(
     compare("digest before compression", layer.diff_id, diff_id?)
 }
 
-/// The digest of what was unpacked.
-fn unpack_stored<'s, R, B>(
-    stored: &'s mut R,
+/// The digest of what was unpacked; `compressed` counts what is read of `stored`.
+fn unpack_stored(
+    stored: &mut impl Read,
+    compressed: Rc<Cell<u64>>,
     unpacker: &mut Unpacker<'_>,
-    bound: impl FnOnce(Box<dyn std::io::Read + 's>) -> B,
-) -> Result<Digest, LayerError>
-where
-    R: std::io::Read,
-    B: std::io::Read,
-{
-    let mut plain = Hashing::new(bound(decompressed(stored)?));
+    unpacked: &mut Budget,
+    limits: &Limits,
+) -> Result<Digest, LayerError> {
+    let bounded = Bounded::new(decompressed(stored)?, unpacked, compressed, limits);
+    let mut plain = Hashing::new(bounded);
     unpacker.layer(Stream(&mut plain))?;
     drain(&mut plain)?;
     Ok(plain.digest())

@@ -3,11 +3,12 @@
 //! An image lies in a file or directory ([`Source`]): a layout of OCI, an archive of one, or what
 //! `docker save` writes. [`Store::import`] finds the image that is meant, checks the digest of each
 //! of its parts, and unpacks its layers into one directory tree ([`Image::root`]), which somebody
-//! else mounts. [`users::resolve`] finds its user in that tree.
+//! else mounts. [`registry`] fetches an image into such a layout. [`users::resolve`] finds its user
+//! in that tree.
 //!
 //! Images are the work of strangers. Nothing here follows a path out of the tree, makes a device,
-//! or reads more than [`Limits`] say; on an error nothing is left in the store. Nothing here mounts,
-//! enters a namespace, or runs anything of an image.
+//! or reads more than [`Limits`] say; on an error nothing is left in the store. Nothing here
+//! mounts, enters a namespace, or runs anything of an image.
 
 mod archive;
 mod content;
@@ -19,6 +20,7 @@ mod layer;
 mod limits;
 mod manifest;
 mod reference;
+pub mod registry;
 mod source;
 mod store;
 mod tree;
@@ -34,6 +36,6 @@ pub use limits::{Exceeded, Limits};
 pub use manifest::ManifestError;
 pub use reference::{Reference, ReferenceError};
 pub use source::{Source, SourceError};
-pub use store::{Image, ImageConfig, ImageError, Options, Store};
+pub use store::{Image, ImageConfig, ImageError, Options, Scratch, Store};
 pub use tree::PathError;
 pub use unpack::{EntryError, Omitted, Ownership, UnpackError};

@@ -33,6 +33,8 @@ const NAME_MAX_BYTES: u64 = 255;
 const DEPTH_MAX: u64 = 128;
 /// Symbolic links on the way to one file: the kernel's own bound.
 const LINKS_FOLLOWED_MAX: u64 = 40;
+/// Names on the way to one file, with those of links: else a few links make each entry cost much.
+const STEPS_MAX: u64 = 1_000;
 /// Bytes of one extended header (PAX, GNU long name); Go's reader has the same bound.
 const EXTENSION_MAX_BYTES: u64 = 1 << 20;
 /// Extended headers before one entry.
@@ -80,6 +82,8 @@ pub struct Limits {
     pub depth: u64,
     /// Symbolic links on the way to a file.
     pub links_followed: u64,
+    /// Names on the way to a file.
+    pub steps: u64,
     /// Bytes of one extended header.
     pub extension_bytes: u64,
     /// Extended headers before one entry.
@@ -112,6 +116,7 @@ impl Default for Limits {
             name_bytes: NAME_MAX_BYTES,
             depth: DEPTH_MAX,
             links_followed: LINKS_FOLLOWED_MAX,
+            steps: STEPS_MAX,
             extension_bytes: EXTENSION_MAX_BYTES,
             extensions: EXTENSIONS_MAX,
             ratio: RATIO_MAX,

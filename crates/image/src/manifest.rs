@@ -19,7 +19,7 @@ use crate::reference::Reference;
 use crate::source::{Form, Source};
 
 /// The document with which a layout of OCI begins.
-const INDEX_FILE: &str = "index.json";
+pub(crate) const INDEX_FILE: &str = "index.json";
 /// The document with which an archive of Docker begins.
 const DOCKER_FILE: &str = "manifest.json";
 /// Where content lies that is known by its digest.
@@ -44,6 +44,16 @@ pub enum ManifestError {
     Missing {
         /// Which part.
         what: String,
+    },
+    /// Content that a document names by its digest is not there.
+    #[error("{what} is not there")]
+    MissingBlob {
+        /// Which part.
+        what: String,
+        /// Its digest.
+        digest: Digest,
+        /// Its size in bytes.
+        size: u64,
     },
     /// A document cannot be read.
     #[error("cannot read {what}")]
@@ -120,7 +130,7 @@ pub enum ManifestError {
 }
 
 fn listed(names: &[String]) -> String {
-    if names.is_empty() { "none with a name".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// An image, with all that is needed to unpack it.
@@ -195,7 +205,7 @@ impl Finder<'_> {
     fn of_name<'d>(&self, images: &'d [Descriptor]) -> Result<&'d Descriptor, ManifestError> {
         let names = || {
             let names = images.iter().map(|image| {
-                let named = image.names().last().map(str::to_owned);
+                let named = image.names().next().map(str::to_owned);
                 named.unwrap_or_else(|| image.digest.to_string())
             });
             names.collect::<BTreeSet<String>>().into_iter().collect::<Vec<_>>()
@@ -385,15 +395,18 @@ impl Finder<'_> {
         limit: u64,
     ) -> Result<Slice, ManifestError> {
         let what = || what.to_owned();
-        let name = format!("{BLOBS}{}", descriptor.digest.hex());
-        let content = self.archive.file(&name)?;
-        let content = content.ok_or_else(|| ManifestError::Missing { what: what() })?;
+        within(descriptor.size, limit, "bytes")
+            .map_err(|source| ManifestError::Bound { what: what(), source })?;
+        let name = blob_name(&descriptor.digest);
+        let content = self.archive.file(&name)?.ok_or_else(|| ManifestError::MissingBlob {
+            what: what(),
+            digest: descriptor.digest,
+            size: descriptor.size,
+        })?;
         let (expected, found) = (descriptor.size, content.size());
         if expected != found {
             return Err(ManifestError::Size { what: what(), expected, found });
         }
-        within(found, limit, "bytes")
-            .map_err(|source| ManifestError::Bound { what: what(), source })?;
         Ok(content)
     }
 
@@ -453,6 +466,11 @@ fn with_diff_ids(
     let layer =
         |((content, digest), diff_id): (_, &Digest)| Layer { content, digest, diff_id: *diff_id };
     Ok(layers.map(layer).collect())
+}
+
+/// Where content lies in a layout.
+pub(crate) fn blob_name(digest: &Digest) -> String {
+    format!("{BLOBS}{}", digest.hex())
 }
 
 /// The digest that a file's name says it has.

@@ -18,6 +18,8 @@ use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -25,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::archive::Archive;
 use crate::digest::Digest;
-use crate::documents::Configuration;
+use crate::documents::{Configuration, host_architecture};
 use crate::files::{
     Locked, StoreError, WAIT_MAX, WAIT_STEP, at, make_directory, read_json, remove_tree,
     sync_directory, write_json,
@@ -67,21 +69,9 @@ impl Default for Options {
         Self {
             ownership: if is_root { Ownership::Keep } else { Ownership::Caller },
             keep_privileges: false,
-            architecture: architecture().to_owned(),
+            architecture: host_architecture().to_owned(),
             limits: Limits::default(),
         }
-    }
-}
-
-/// This machine's architecture, as images name it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        "loongarch64" => "loong64",
-        other => other,
     }
 }
 
@@ -225,6 +215,18 @@ impl Store {
         self.image(&digest)?.ok_or(ImageError::NoImage { digest })
     }
 
+    /// An empty directory for what is fetched from elsewhere. It ends with the value, or when the
+    /// store is opened after a crash.
+    pub fn scratch(&self) -> Result<Scratch, ImageError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = self.path(UNFINISHED).join(format!("scratch-{}-{number}", process::id()));
+        let lock = self.lock()?;
+        let scratch = Scratch(self.begin(path)?);
+        drop(lock);
+        Ok(scratch)
+    }
+
     /// The image that this name means: a reference as users write it, or the digest of the
     /// configuration.
     pub fn find(&self, name: &str) -> Result<Option<Image>, ImageError> {
@@ -325,16 +327,21 @@ impl Store {
                 return Ok(None);
             }
             if self.is_free(&path)? {
-                remove_tree(&path)?;
-                make_directory(&path)?;
-                let locked = Locked::try_now(at("open", &path, File::open(&path))?, &path)?;
-                let locked = locked.ok_or_else(|| StoreError::Busy { path: path.clone() })?;
-                return Ok(Some(Unfinished { path, locked }));
+                return Ok(Some(self.begin(path)?));
             }
             drop(lock);
             thread::sleep(WAIT_STEP);
         }
         Err(StoreError::Busy { path }.into())
+    }
+
+    /// An empty directory that this process holds. To be asked only while the store is locked.
+    fn begin(&self, path: PathBuf) -> Result<Unfinished, StoreError> {
+        remove_tree(&path)?;
+        make_directory(&path)?;
+        let locked = Locked::try_now(at("open", &path, File::open(&path))?, &path)?;
+        let locked = locked.ok_or_else(|| StoreError::Busy { path: path.clone() })?;
+        Ok(Unfinished { path, locked })
     }
 
     fn unpack(&self, image: &str, found: &Found, path: &Path) -> Result<(), ImageError> {
@@ -419,7 +426,26 @@ impl Store {
     }
 }
 
-/// A directory in which an image is being unpacked.
+/// A directory in the store for what is fetched from elsewhere.
+#[derive(Debug)]
+pub struct Scratch(Unfinished);
+
+impl Scratch {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // If this fails, the next one who opens the store removes it.
+        let _left = remove_tree(&self.0.path);
+    }
+}
+
+/// A directory that is being filled.
+#[derive(Debug)]
 struct Unfinished {
     path: PathBuf,
     locked: Locked,

@@ -207,6 +207,8 @@ struct Walk<'t> {
     /// The next one is last.
     ahead: Vec<CString>,
     links: u64,
+    /// Names passed so far.
+    steps: u64,
 }
 
 impl Walk<'_> {
@@ -259,8 +261,10 @@ impl Tree {
         mut passed: impl FnMut(Place, bool) -> Result<(), E>,
     ) -> Result<Rc<Directory>, E> {
         let ahead = names.iter().rev().cloned().collect();
-        let mut walk = Walk { tree: self, within: Vec::new(), ahead, links: 0 };
+        let mut walk = Walk { tree: self, within: Vec::new(), ahead, links: 0, steps: 0 };
         while let Some(name) = walk.ahead.pop() {
+            walk.steps += 1;
+            within(walk.steps, self.limits.steps, "names on the way").map_err(PathError::from)?;
             let here = walk.here();
             // Only links have it; above the root is the root.
             if name.as_bytes() == b".." {

@@ -76,10 +76,10 @@ pub enum UnpackError {
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// Its path cannot be used.
-    #[error("its path: {0}")]
+    #[error("its path cannot be used")]
     Path(#[from] PathError),
     /// The path of the file that it is another name of cannot be used.
-    #[error("its target {target:?}: {source}")]
+    #[error("its target {target:?} cannot be used")]
     Target {
         /// As written.
         target: String,
@@ -116,7 +116,7 @@ pub enum EntryError {
     #[error("cannot read its data")]
     Data(#[source] TarError),
     /// The file system refuses it.
-    #[error("cannot {step}: {source}")]
+    #[error("cannot {step}")]
     Io {
         /// What was tried.
         step: &'static str,
@@ -150,6 +150,9 @@ struct Layer {
     /// Times of directories, set when nothing more changes in them. Not by [`Place`]: each of
     /// these has a descriptor open.
     times: Vec<(Names, Timespec)>,
+    /// Directories from which all that lower layers had is gone: what comes later is of this layer.
+    /// Each is listed once, however often a layer asks for it.
+    emptied: HashSet<u64>,
     names_bytes: Budget,
     /// The last directory, as written and as found.
     last: Option<(Vec<CString>, Rc<Directory>)>,
@@ -182,6 +185,7 @@ impl<'r> Unpacker<'r> {
         let mut layer = Layer {
             brought: HashSet::new(),
             times: Vec::new(),
+            emptied: HashSet::new(),
             names_bytes: Budget::new(self.rules.limits.names_bytes, "bytes of names in a layer"),
             last: None,
         };
@@ -323,6 +327,10 @@ impl<'r> Unpacker<'r> {
         layer: &mut Layer,
         directory: std::os::fd::OwnedFd,
     ) -> Result<(), EntryError> {
+        let number = io("look at a directory", fs::fstat(&directory))?.st_ino;
+        if !layer.emptied.insert(number) {
+            return Ok(());
+        }
         for child in io("list a directory", children(directory))? {
             self.white_out(layer, child)?;
         }

@@ -4,6 +4,7 @@ mod bounds;
 mod build;
 mod hostile;
 mod layers;
+mod registry;
 mod sources;
 mod stores;
 mod user;
