@@ -154,11 +154,7 @@ fn http(reference: &Reference, what: &str, error: HttpError) -> PullError {
 
 impl<C: Connect> Pull<'_, C> {
     /// Fills an empty directory.
-    async fn layout(
-        &mut self,
-        options: &PullOptions,
-        directory: &Path,
-    ) -> Result<(), PullError> {
+    async fn layout(&mut self, options: &PullOptions, directory: &Path) -> Result<(), PullError> {
         let limits = &options.limits;
         let blobs = directory.join("blobs/sha256");
         write(&blobs, std::fs::create_dir_all(&blobs))?;

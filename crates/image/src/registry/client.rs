@@ -42,10 +42,8 @@ pub trait Connect: Sync {
     type Stream: AsyncRead + AsyncWrite + Send + Unpin;
 
     /// Connects; with TLS, the other side has proven to be `endpoint.host`.
-    fn connect(
-        &self,
-        endpoint: &Endpoint,
-    ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn connect(&self, endpoint: &Endpoint)
+    -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
 /// Where to connect to.
@@ -316,8 +314,7 @@ impl<'c, C: Connect> Client<'c, C> {
             return Err(HttpError::Redirect { host: host(), to: realm, reason });
         }
         let mut bytes = Vec::new();
-        let head =
-            self.ask(&uri, "application/json", basic, TOKEN_MAX_BYTES, &mut bytes).await?;
+        let head = self.ask(&uri, "application/json", basic, TOKEN_MAX_BYTES, &mut bytes).await?;
         if head.status == StatusCode::UNAUTHORIZED {
             return Err(HttpError::Denied { host: authority(&uri), complaint: String::new() });
         }
@@ -504,11 +501,7 @@ fn redirected(from: &Uri, headers: &HeaderMap) -> Result<Uri, HttpError> {
 
 /// Where a token for reading one repository comes from. The scope is not the one that the registry
 /// asks for: it could ask for more.
-fn token_address(
-    realm: &str,
-    service: Option<&str>,
-    repository: &str,
-) -> Result<Uri, HttpError> {
+fn token_address(realm: &str, service: Option<&str>, repository: &str) -> Result<Uri, HttpError> {
     let separator = if realm.contains('?') { '&' } else { '?' };
     let scope = escaped(&format!("repository:{repository}:pull"));
     let service = service.map(|service| format!("service={}&", escaped(service)));

@@ -95,7 +95,10 @@ fn hard_links_do_not_lead_out() {
     let victim = place.path("outside/victim").display().to_string();
     let layer = Layer::new().link("l", &victim).hard("x", "l").file("x", "hostile");
     check_at(&place, &[layer], Ok(&[&format!("l->{victim}"), "x=hostile"]));
-    check(&[Layer::new().hard("x", "missing")], Err("target \"missing\" cannot be used: it is not there"));
+    check(
+        &[Layer::new().hard("x", "missing")],
+        Err("target \"missing\" cannot be used: it is not there"),
+    );
     check(&[Layer::new().dir("d", 0o755).hard("x", "d")], Err("a part of it is not a directory"));
     check(&[Layer::new().hard("x", "")], Err("names the root"));
     check(&[Layer::new().file("d/x", "").hard("d", "d/x")], Err("it is not there"));

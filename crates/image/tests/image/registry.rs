@@ -56,13 +56,16 @@ impl Connect for ToServer {
     }
 }
 
+/// An image and its tree, or the error.
+type Fetched = Result<(Image, Vec<String>), String>;
+
 /// Fetches and imports an image from a server with these answers; what the server saw.
 fn fetch(
     name: &str,
     credentials: &str,
     limits: Limits,
     answers: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
-) -> (Result<(Image, Vec<String>), String>, Vec<Seen>) {
+) -> (Fetched, Vec<Seen>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -132,7 +135,8 @@ async fn serve(
                 }
             };
             let connection = hyper::server::conn::http1::Builder::new();
-            let _ended = connection.serve_connection(TokioIo::new(stream), service_fn(respond)).await;
+            let _ended =
+                connection.serve_connection(TokioIo::new(stream), service_fn(respond)).await;
         });
     }
 }
