@@ -1,4 +1,4 @@
-//! Names of images, as registries and Kubernetes write them: `nginx`, `ghcr.io/a/b:1`, `x@sha256:…`.
+//! Names of images, as registries and Kubernetes write them: `nginx`, `ghcr.io/a:1`, `a@sha256:1`.
 //!
 //! A short name is completed as everywhere: `nginx` is `docker.io/library/nginx:latest`. Two texts
 //! name the same image only if they are equal once they are complete.

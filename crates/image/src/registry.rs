@@ -1,6 +1,6 @@
 //! Fetches an image from a registry into a layout of OCI, from which a store imports it.
 //!
-//! Only what the image for this machine needs is fetched: [`Finder`] looks for the image in what is
+//! Only what the image for this machine needs is fetched: `Finder` looks for the image in what is
 //! there and names the next thing that is missing, until nothing is. So a registry's image is
 //! chosen and checked by the same code as one in a file.
 //!
