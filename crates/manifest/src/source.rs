@@ -4,7 +4,7 @@
 //! text.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use ambit_kustomize::{KustomizeError, is_kustomization, is_kustomization_file};
@@ -154,7 +154,7 @@ fn whole(file: String, what: &str, remedy: &str) -> Box<Finding> {
     })
 }
 
-fn read_text(reader: impl Read) -> io::Result<String> {
+fn read_text(reader: impl io::Read) -> io::Result<String> {
     let mut text = String::new();
     let read = reader.take(INPUT_SIZE_MAX_BYTES + 1).read_to_string(&mut text)?;
     if read as u64 > INPUT_SIZE_MAX_BYTES {
