@@ -34,7 +34,7 @@ const EDGES: [(&str, &[&str]); 22] = [
     ("ambit-node", NODE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
     ("ambit-load", &["ambit-model", "ambit-net"]),
-    ("ambit-machine", &["ambit-log", "ambit-net", "ambit-manifest"]),
+    ("ambit-machine", &["ambit-image", "ambit-log", "ambit-net", "ambit-manifest"]),
     ("ambit-bench", BENCH),
     ("ambit-cluster", &["ambit-wire", "ambit-apiserver"]),
     ("ambit-cli", EVERYTHING),
