@@ -3,8 +3,8 @@
 //! An image lies in a file or directory ([`Source`]): a layout of OCI, an archive of one, or what
 //! `docker save` writes. [`Store::import`] finds the image that is meant, checks the digest of each
 //! of its parts, and unpacks its layers into one directory tree ([`Image::root`]), which somebody
-//! else mounts. [`registry`] fetches an image into such a layout. [`users::resolve`] finds its user
-//! in that tree.
+//! else mounts; [`mount_point`] finds places in it for further mounts. [`registry`] fetches an
+//! image into such a layout. [`users::resolve`] finds its user in that tree.
 //!
 //! Images are the work of strangers. Nothing here follows a path out of the tree, makes a device,
 //! or reads more than [`Limits`] say; on an error nothing is left in the store. Nothing here
@@ -19,6 +19,7 @@ mod files;
 mod layer;
 mod limits;
 mod manifest;
+pub mod mount_point;
 mod reference;
 pub mod registry;
 mod source;

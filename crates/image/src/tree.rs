@@ -36,6 +36,9 @@ pub enum PathError {
     /// It names the root itself.
     #[error("it names the root of the image")]
     Root,
+    /// A file is expected there.
+    #[error("it is a directory")]
+    Directory,
     /// Part of it is a file.
     #[error("a part of it is not a directory")]
     NotDirectory,
@@ -103,6 +106,11 @@ impl Names {
     /// The names of the directories, and the last one; `None` for the root.
     pub(crate) fn split(&self) -> Option<(&[CString], &CString)> {
         self.0.split_last().map(|(last, before)| (before, last))
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[CString] {
+        &self.0
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
@@ -326,7 +334,11 @@ impl Tree {
 ///
 /// `..` is taken off the written path. A walk through a link to a directory and back would end
 /// elsewhere; the files that are opened so (`/etc/passwd`) have no such links.
-fn joined(above: &[CString], target: &[u8], limits: &Limits) -> Result<Names, PathError> {
+pub(crate) fn joined(
+    above: &[CString],
+    target: &[u8],
+    limits: &Limits,
+) -> Result<Names, PathError> {
     let mut names = if target.starts_with(b"/") { Vec::new() } else { above.to_vec() };
     for part in parts(target) {
         match part {

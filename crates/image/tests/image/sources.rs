@@ -150,7 +150,8 @@ fn one_image_may_have_several_names() {
     let first = image().manifest(&mut files);
     let mut second = first.clone();
     second["annotations"] = json!({
-        "io.containerd.image.name": "docker.io/shop/cart:2", "org.opencontainers.image.ref.name": "2",
+        "io.containerd.image.name": "docker.io/shop/cart:2",
+        "org.opencontainers.image.ref.name": "2",
     });
     index(&mut files, &[first, second]);
     let names = Place::new().import(&files).unwrap().names;

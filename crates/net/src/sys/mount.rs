@@ -5,7 +5,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 
@@ -86,21 +86,29 @@ pub fn remount_bind(target: &Path, options: MountOptions) -> io::Result<()> {
 ///
 /// Fails with `EBUSY` if it forbids writes while a file of one of the mounts is open for writing.
 pub fn forbid_below(target: &Path, options: MountOptions) -> io::Result<()> {
-    let target = c_path(target)?;
+    set_attributes(libc::AT_FDCWD, &c_path(target)?, libc::AT_RECURSIVE, options)
+}
+
+fn set_attributes(
+    directory: libc::c_int,
+    path: &std::ffi::CStr,
+    flags: libc::c_int,
+    options: MountOptions,
+) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: options.attributes(),
         attr_clr: 0,
         propagation: 0,
         userns_fd: 0,
     };
-    // SAFETY: target is NUL-terminated, attributes is a mount_attr of the given size, and both
+    // SAFETY: path is NUL-terminated, attributes is a mount_attr of the given size, and both
     // outlive the call, which only reads them.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
-            target.as_ptr(),
-            libc::AT_RECURSIVE,
+            directory,
+            path.as_ptr(),
+            flags,
             &raw const attributes,
             size_of::<libc::mount_attr>(),
         )
@@ -112,16 +120,80 @@ pub fn forbid_below(target: &Path, options: MountOptions) -> io::Result<()> {
 /// the mounts of this one, the directory stays as reachable and as writable as it is now, by paths
 /// below `/proc/self/fd`. Mounts below it are left out.
 pub fn detached(path: &Path) -> io::Result<OwnedFd> {
+    open_tree(libc::AT_FDCWD, &c_path(path)?, 0)
+}
+
+/// [`detached`] with everything that is mounted below `path`.
+pub fn detached_whole(path: &Path) -> io::Result<OwnedFd> {
+    open_tree(libc::AT_FDCWD, &c_path(path)?, libc::AT_RECURSIVE as libc::c_uint)
+}
+
+/// [`detached`] of an open file or directory, which may be open for its path alone.
+pub fn detached_of(file: impl AsFd) -> io::Result<OwnedFd> {
+    open_tree(file.as_fd().as_raw_fd(), c"", libc::AT_EMPTY_PATH as libc::c_uint)
+}
+
+fn open_tree(
+    directory: libc::c_int,
+    path: &std::ffi::CStr,
+    flags: libc::c_uint,
+) -> io::Result<OwnedFd> {
+    let flags = flags | libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call; the directory is open or AT_FDCWD.
+    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, directory, path.as_ptr(), flags) }
+        as libc::c_int)?;
+    // SAFETY: the call made this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Mounts a [`detached`] tree at the very file or directory that `target` is: no path is walked,
+/// so no link can lead elsewhere.
+pub fn attach(tree: impl AsFd, target: impl AsFd) -> io::Result<()> {
+    let (tree, target, here) = (tree.as_fd().as_raw_fd(), target.as_fd().as_raw_fd(), c"");
+    let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
+    // SAFETY: both descriptors are borrowed for the call, and the paths are NUL-terminated.
+    check(unsafe {
+        libc::syscall(libc::SYS_move_mount, tree, here.as_ptr(), target, here.as_ptr(), flags)
+    } as libc::c_int)
+    .map(drop)
+}
+
+/// [`forbid_below`] for a [`detached`] tree, before anybody can reach it.
+pub fn forbid_detached(tree: impl AsFd, options: MountOptions) -> io::Result<()> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
+    set_attributes(tree.as_fd().as_raw_fd(), c"", flags, options)
+}
+
+/// Mounts at `target` what is in `lower`, with every change in `upper`, an empty directory of the
+/// same file system as the empty directory `work`. An owner of one user namespace alone
+/// (`is_rootless`) keeps the marks of removed files in attributes that users may write. Linux 5.11.
+pub fn overlay(
+    lower: impl AsFd,
+    upper: &Path,
+    work: &Path,
+    target: &Path,
+    options: MountOptions,
+    is_rootless: bool,
+) -> io::Result<()> {
+    // By its descriptor: a path would have to be free of commas and colons.
+    let lower = lower.as_fd().as_raw_fd();
+    let (upper, work) = (open_path(upper)?, open_path(work)?);
+    let data = format!(
+        "lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{},workdir=/proc/self/fd/{}{}",
+        upper.as_raw_fd(),
+        work.as_raw_fd(),
+        if is_rootless { ",userxattr" } else { "" },
+    );
+    let source = Some(Path::new("overlay"));
+    mount_raw(source, target, Some("overlay"), options.flags(), Some(&data))
+}
+
+/// A file or directory that is open for its path alone; a link is not followed.
+pub fn open_path(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = check(unsafe {
-        libc::syscall(
-            libc::SYS_open_tree,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC,
-        )
-    } as libc::c_int)?;
+    let fd = check(unsafe { libc::open(path.as_ptr(), flags) })?;
     // SAFETY: the call made this descriptor, and nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -324,6 +324,22 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     check(result as libc::c_int).map(drop)
 }
 
+/// Lets a descriptor survive every later exec of this process' children, under the same number.
+/// They must end that themselves: [`close_on_exec_from`].
+pub fn let_inherit(fd: impl AsFd) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed for the call, which takes integers only.
+    check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
+}
+
+/// Takes over the descriptor of this number, which this process inherited and nothing else in it
+/// knows. The number comes from its own command line.
+pub fn take_inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: integers only; a number without a descriptor is an error.
+    check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: the call above proved that it is open; by contract nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// A descriptor for a process: becomes readable when it ends, and never means another process.
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: integers only; the returned descriptor is ours alone.
