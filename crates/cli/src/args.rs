@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ambit_machine::image::{ImageError, ImageMap};
+use ambit_machine::{ImageArgumentError, ImageArguments};
 use ambit_manifest::Unenforced;
 use ambit_words::departure::GRACE_MAX;
 use ambit_words::durations::{DurationError, parse_duration_within};
@@ -308,16 +308,18 @@ pub(crate) struct ApplyArgs {
 /// What images mean on one machine.
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
-    /// The local command that runs instead of an image, as NAME=COMMAND; may be repeated. It holds
-    /// for later `ambit apply`, and also for pods that start again.
-    #[arg(long = "image", value_name = "NAME=COMMAND")]
+    /// What an image of the manifests means; may be repeated. NAME=oci:PATH, =oci-archive:FILE or
+    /// =docker-archive:FILE imports it, with :REF after the path if there are several images.
+    /// NAME=COMMAND runs a local command instead. It holds for later `ambit apply`, and also for
+    /// pods that start again.
+    #[arg(long = "image", value_name = "NAME=SOURCE")]
     images: Vec<String>,
 }
 
 impl ImageArgs {
     /// The same, read.
-    pub(crate) fn map(&self) -> Result<ImageMap, ImageError> {
-        ImageMap::parse(self.images.iter().map(String::as_str))
+    pub(crate) fn read(&self) -> Result<ImageArguments, ImageArgumentError> {
+        ImageArguments::parse(self.images.iter().map(String::as_str))
     }
 }
 

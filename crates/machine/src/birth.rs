@@ -16,10 +16,11 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::config::{Progress, UpConfig};
 use super::down::{DownError, down, remove_state};
+use super::import::{ImageSources, ImportError};
 use super::record::{Liveness, Record, RecordError, liveness};
 use crate::addresses::NODES_MAX;
 use crate::image::SHIPPED_BINARY;
-use crate::layout::{Layout, STATE_PATH_LEN_MAX};
+use crate::layout::{IMAGE_STORE, Layout, STATE_PATH_LEN_MAX};
 use crate::ownership::{
     OwnershipError, check_remains, create_below, open_own, take_state_directory,
 };
@@ -81,6 +82,9 @@ pub enum UpError {
     /// An older machine's remains cannot be removed.
     #[error("cannot remove what an older machine left")]
     Remains(#[from] DownError),
+    /// An image cannot be imported.
+    #[error("no machine is started without its images")]
+    Import(#[from] ImportError),
     /// The kernel gives no namespaces.
     #[error(
         "cannot create namespaces; run as root, or let the kernel give user namespaces to users \
@@ -117,11 +121,21 @@ pub struct Born {
 /// yet.
 ///
 /// It keeps running after the caller has ended; [`super::down`] ends it.
-pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result<Born, UpError> {
+pub async fn up(config: &UpConfig, progress: impl FnMut(Progress)) -> Result<Born, UpError> {
+    up_with(config, &ImageSources::default(), progress).await
+}
+
+/// [`up`] of a machine with these images beside those that `config` says.
+pub async fn up_with(
+    config: &UpConfig,
+    sources: &ImageSources,
+    mut progress: impl FnMut(Progress),
+) -> Result<Born, UpError> {
     check(config)?;
     let layout = Layout::new(&config.state);
     take_state_directory(layout.root())?;
     make_room(&layout)?;
+    let config = with_images(config, &layout, sources, &mut progress)?;
     let mut command = Command::new(&config.binary);
     command
         .arg0(SHIPPED_BINARY)
@@ -136,7 +150,7 @@ pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result
     let namespaces = if rootless { own | Namespaces::USER } else { own };
     process::start_in_namespaces(&mut command, namespaces);
     let mut child = tokio::process::Command::from(command).spawn().map_err(UpError::Namespaces)?;
-    let text = serde_json::to_vec(config).expect("a configuration can be written as JSON");
+    let text = serde_json::to_vec(&config).expect("a configuration can be written as JSON");
     let mut input = child.stdin.take().expect("its input is a pipe");
     input.write_all(&text).await.map_err(UpError::Pipe)?;
     drop(input);
@@ -159,6 +173,27 @@ pub async fn up(config: &UpConfig, mut progress: impl FnMut(Progress)) -> Result
     progress(Progress::Up);
     let record = Record::read(&layout)?;
     Ok(Born { layout, record })
+}
+
+/// Imports images; if one cannot be, nothing is left of the others.
+fn with_images(
+    config: &UpConfig,
+    layout: &Layout,
+    sources: &ImageSources,
+    progress: &mut impl FnMut(Progress),
+) -> Result<UpConfig, UpError> {
+    let waiting =
+        |name: &str| progress(Progress::Waiting { what: format!("the import of {name}") });
+    match sources.import(layout, waiting) {
+        Ok(images) => {
+            let images = config.images.clone().extended(images);
+            Ok(UpConfig { images, ..config.clone() })
+        }
+        Err(error) => {
+            remove_state(layout)?;
+            Err(error.into())
+        }
+    }
 }
 
 /// A machine that did not start leaves nothing but its logs, either.
@@ -210,7 +245,7 @@ fn make_room(layout: &Layout) -> Result<(), UpError> {
     }
 }
 
-/// Whether the directory holds anything but logs.
+/// Whether the directory holds anything but logs, and images of an `up` that was killed early.
 fn is_foreign(root: &Path) -> io::Result<bool> {
     match std::fs::read_dir(root) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -218,7 +253,7 @@ fn is_foreign(root: &Path) -> io::Result<bool> {
         Ok(entries) => {
             let names: Vec<_> =
                 entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
-            Ok(names.iter().any(|name| name != "logs"))
+            Ok(names.iter().any(|name| name != "logs" && name != IMAGE_STORE))
         }
     }
 }

@@ -1,11 +1,14 @@
-//! What a container image means on a machine that has no images.
+//! What a container image means on a machine, which pulls none.
 //!
-//! An image becomes an entry point: a program of the host's file tree, or a part of the shipped
-//! binary. An unknown image is refused when it is applied, and the error lists the ways to give it
-//! a meaning; it never silently becomes something else.
+//! An image becomes a root with an entry point if it is in the machine's store, or else an entry
+//! point alone: a program of the host's file tree, or a part of the shipped binary. An unknown
+//! image is refused when it is applied, and the error lists the ways to give it a meaning; it never
+//! silently becomes something else.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
+use ambit_image::{Digest, ImageConfig};
 use serde::{Deserialize, Serialize};
 
 /// The first word of a command that means the shipped binary, wherever that lies.
@@ -21,15 +24,40 @@ pub(crate) const PROGRAM_NAMES: [&str; 3] = [SHIPPED_BINARY, "vegeta", "fortio"]
 /// An image and what `--image` says it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct ImageMap(BTreeMap<String, Vec<String>>);
+pub struct ImageMap(BTreeMap<String, Meaning>);
+
+/// What an image means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Meaning {
+    /// A command in the host's file tree.
+    Command(Vec<String>),
+    /// A root of its own.
+    Stored(Box<StoredImage>),
+}
+
+/// An image in the machine's store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct StoredImage {
+    /// Of its configuration.
+    pub(crate) digest: Digest,
+    /// Its tree, which nobody changes.
+    pub(crate) root: PathBuf,
+    /// How it is run.
+    pub(crate) config: ImageConfig,
+    /// The number of the user that it runs as.
+    pub(crate) uid: u32,
+}
 
 /// An image, or an `--image` argument, that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// No entry point is known.
     #[error(
-        "image {image:?} means nothing on a machine without images: give the container a \
-         `command`, or say what it runs with --image {name}=COMMAND"
+        "image {image:?} means nothing on this machine, which pulls no images: import it with \
+         --image {name}=oci:PATH, give the container a `command`, or say what it runs with \
+         --image {name}=COMMAND"
     )]
     Unknown {
         /// As written.
@@ -43,8 +71,25 @@ pub enum ImageError {
         /// As written.
         image: String,
     },
+    /// An image of the store without entry point and command.
+    #[error("image {image:?} does not say what it runs; give the container a `command`")]
+    NoCommand {
+        /// As written.
+        image: String,
+    },
+    /// An image of the store that runs as another user where there is only one.
+    #[error(
+        "image {image:?} runs as user {id}, but without root a machine has one user only; run \
+         `ambit up` as root or set securityContext.runAsUser to 0"
+    )]
+    User {
+        /// As written.
+        image: String,
+        /// Its user.
+        id: u32,
+    },
     /// An `--image` argument is not of the right form.
-    #[error("--image {argument:?} is not NAME=COMMAND")]
+    #[error("--image {argument:?} is neither NAME=COMMAND nor NAME=oci:PATH")]
     Argument {
         /// As written.
         argument: String,
@@ -70,7 +115,7 @@ impl ImageMap {
             if name.is_empty() || words.is_empty() {
                 return Err(form());
             }
-            map.insert(name.to_owned(), words);
+            map.insert(name.to_owned(), Meaning::Command(words));
         }
         Ok(Self(map))
     }
@@ -81,9 +126,21 @@ impl ImageMap {
         self
     }
 
-    fn entry_point(&self, image: &str, name: &str) -> Option<&[String]> {
-        let found = self.0.get(image).or_else(|| self.0.get(name));
-        found.map(Vec::as_slice)
+    /// Lets a name mean an image of the store.
+    pub(crate) fn insert(&mut self, name: String, image: StoredImage) {
+        self.0.insert(name, Meaning::Stored(Box::new(image)));
+    }
+
+    /// The image of the store that a manifest means, if it is one.
+    pub(crate) fn stored(&self, image: &str) -> Option<&StoredImage> {
+        match self.meaning(image)? {
+            Meaning::Stored(stored) => Some(stored),
+            Meaning::Command(_) => None,
+        }
+    }
+
+    fn meaning(&self, image: &str) -> Option<&Meaning> {
+        self.0.get(image).or_else(|| self.0.get(repository(image)))
     }
 }
 
@@ -96,36 +153,58 @@ pub fn command_line(
     args: &[String],
     images: &ImageMap,
 ) -> Result<Vec<String>, ImageError> {
-    let name = repository(image);
-    let built_in = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let mut line: Vec<String> = if !command.is_empty() {
         command.to_vec()
-    } else if let Some(entry_point) = images.entry_point(image, name) {
-        entry_point.to_vec()
     } else {
-        match name {
-            "nicholasjackson/fake-service" => built_in(&[SHIPPED_BINARY, "sample", "fake-service"]),
-            "ambit/sample" if args.is_empty() => {
-                return Err(ImageError::SampleWithoutName { image: image.to_owned() });
-            }
-            "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
-            WAYPOINT_IMAGE => built_in(&[SHIPPED_BINARY, "waypoint"]),
-            "ably77/vegeta" | "peterevans/vegeta" => built_in(&["vegeta"]),
-            "fortio/fortio" => built_in(&["fortio"]),
-            "curlimages/curl" => built_in(&["curl"]),
-            "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
-            "busybox" | "alpine" => Vec::new(),
-            _ => match bookinfo(name, tag(image)) {
-                Some(words) => built_in(&words),
-                None => {
-                    let (image, name) = (image.to_owned(), name.to_owned());
-                    return Err(ImageError::Unknown { image, name });
-                }
-            },
+        match images.meaning(image) {
+            Some(Meaning::Command(entry_point)) => entry_point.clone(),
+            Some(Meaning::Stored(stored)) => return own_command_line(image, stored, args),
+            None => built_in_entry_point(image, args)?,
         }
     };
     line.extend_from_slice(args);
     Ok(line)
+}
+
+/// The command line of a container whose manifest has no `command`: `args` replace the image's own.
+fn own_command_line(
+    image: &str,
+    stored: &StoredImage,
+    args: &[String],
+) -> Result<Vec<String>, ImageError> {
+    let ImageConfig { entrypoint, cmd, .. } = &stored.config;
+    let args = if args.is_empty() { cmd } else { args };
+    let line: Vec<String> = entrypoint.iter().chain(args).cloned().collect();
+    if line.is_empty() {
+        return Err(ImageError::NoCommand { image: image.to_owned() });
+    }
+    Ok(line)
+}
+
+/// What an image of the examples runs here.
+fn built_in_entry_point(image: &str, args: &[String]) -> Result<Vec<String>, ImageError> {
+    let name = repository(image);
+    let built_in = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    Ok(match name {
+        "nicholasjackson/fake-service" => built_in(&[SHIPPED_BINARY, "sample", "fake-service"]),
+        "ambit/sample" if args.is_empty() => {
+            return Err(ImageError::SampleWithoutName { image: image.to_owned() });
+        }
+        "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
+        WAYPOINT_IMAGE => built_in(&[SHIPPED_BINARY, "waypoint"]),
+        "ably77/vegeta" | "peterevans/vegeta" => built_in(&["vegeta"]),
+        "fortio/fortio" => built_in(&["fortio"]),
+        "curlimages/curl" => built_in(&["curl"]),
+        "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
+        "busybox" | "alpine" => Vec::new(),
+        _ => match bookinfo(name, tag(image)) {
+            Some(words) => built_in(&words),
+            None => {
+                let (image, name) = (image.to_owned(), name.to_owned());
+                return Err(ImageError::Unknown { image, name });
+            }
+        },
+    })
 }
 
 /// The services of bookinfo, by the names under which Istio's releases ship them.
@@ -157,7 +236,7 @@ fn version(tag: &str) -> Option<(u32, u32)> {
 }
 
 /// An image's name without the default registry, tag and digest.
-fn repository(image: &str) -> &str {
+pub(crate) fn repository(image: &str) -> &str {
     let image = image.split('@').next().unwrap_or(image);
     let image = &image[..colon(image).unwrap_or(image.len())];
     let image = ["docker.io/", "index.docker.io/", "registry-1.docker.io/"]

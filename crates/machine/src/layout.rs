@@ -13,6 +13,13 @@ pub(crate) const STATE_PATH_LEN_MAX: usize = 43;
 /// The name of a pod's socket in the pod's directory.
 pub(crate) const SOCKET_NAME: &str = "sock";
 
+/// The name of the store of container images. It may outlive a command that was killed while it
+/// imported one.
+pub(crate) const IMAGE_STORE: &str = "image-store";
+
+/// Where a container's own layer is mounted, in the pod's directory.
+pub(crate) const LAYER: &str = "layer";
+
 /// A state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -111,6 +118,11 @@ impl Layout {
     /// The control plane's admin interface.
     pub fn control_socket(&self) -> PathBuf {
         self.root.join("control.sock")
+    }
+
+    /// The store of container images.
+    pub fn images(&self) -> PathBuf {
+        self.root.join(IMAGE_STORE)
     }
 
     /// The directories of all nodes.

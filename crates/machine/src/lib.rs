@@ -17,7 +17,7 @@
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
-//! | [`image`], `unknown_images` | what a container image means on a machine without images |
+//! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | [`logs`] | reading and following logs that are rotated |
 
 mod addresses;
@@ -30,6 +30,7 @@ mod down;
 mod exec;
 mod fabric;
 pub mod image;
+mod import;
 mod init;
 pub mod layout;
 pub mod logs;
@@ -52,12 +53,13 @@ use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 pub use addresses::{Dual, NodeNetwork, is_pod_address};
-pub use birth::{Born, UpError, up};
+pub use birth::{Born, UpError, up, up_with};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
 pub use command::Expected;
 pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
+pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError};
 pub use node::services::{Endpoint, PortView, ServiceView};
 pub use processes::{ProcessInfo, processes};
 pub use publish::{PublishError, Published, PublishedError, bind, publish};

@@ -15,6 +15,7 @@ mod pod_run;
 mod probe;
 mod runner;
 pub(crate) mod services;
+mod sources;
 mod vips;
 
 use std::ffi::OsString;

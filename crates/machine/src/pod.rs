@@ -7,6 +7,7 @@ mod container;
 mod exec;
 mod init;
 mod isolation;
+mod root;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,9 +30,9 @@ pub(crate) struct PodPlan {
     pub(crate) hostname: String,
     /// The state directory, which the pod must not see.
     pub(crate) hidden: PathBuf,
-    /// Files of the host's tree that the pod sees otherwise: where, and the content's file.
+    /// Files of the host's tree that containers in it see otherwise: where, and the content's file.
     pub(crate) files: Vec<(PathBuf, PathBuf)>,
-    /// Directories that the pod sees below `/run`, read-only: where, and which.
+    /// Directories that they see below `/run`, read-only: where, and which.
     pub(crate) directories: Vec<(PathBuf, PathBuf)>,
     /// The pod's own directory, in which its socket lies.
     pub(crate) directory: PathBuf,
@@ -54,14 +55,60 @@ pub(crate) struct ContainerPlan {
     pub(crate) command: Vec<String>,
     /// Its environment, complete.
     pub(crate) environment: BTreeMap<String, String>,
-    /// Where it starts.
-    pub(crate) working_directory: PathBuf,
-    /// Who it runs as; 0 stays who the pod is.
-    pub(crate) user: u32,
-    /// Its group.
-    pub(crate) group: u32,
+    /// What ends it politely.
+    pub(crate) stop_signal: i32,
+    /// What its processes are made of.
+    pub(crate) process: ProcessPlan,
     /// A command whose success makes it ready.
     pub(crate) exec_probe: Option<ExecProbe>,
+}
+
+/// What a container's processes are made of, those of probes and of `ambit exec` too. It is on
+/// their command line for a moment, where the whole pod can read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessPlan {
+    /// Where they start.
+    pub(crate) working_directory: PathBuf,
+    /// Who they run as.
+    pub(crate) user: UserPlan,
+    /// The container's own file tree; without it the pod's view of the host's.
+    pub(crate) root: Option<RootPlan>,
+}
+
+impl ProcessPlan {
+    /// Whether the container has a mount namespace of its own.
+    pub(crate) fn has_own_tree(&self) -> bool {
+        self.root.is_some()
+    }
+}
+
+/// Who a container runs as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum UserPlan {
+    /// These numbers; 0 and 0 stays who the pod is.
+    Numbers {
+        /// The user.
+        user: u32,
+        /// The group.
+        group: u32,
+    },
+    /// A user of the image's own lists, as `USER` or `USER:GROUP`.
+    OfImage(String),
+}
+
+/// The root of a container that has an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RootPlan {
+    /// The image's tree.
+    pub(crate) image: PathBuf,
+    /// Where the container's own layer is made, in its own mount namespace.
+    pub(crate) layer: PathBuf,
+    /// Files and directories over the image's: where, and the content, which it cannot change.
+    pub(crate) shown: Vec<(PathBuf, PathBuf)>,
+    /// Nothing in it can be changed.
+    pub(crate) is_read_only: bool,
+    /// The machine has one user only.
+    pub(crate) is_rootless: bool,
 }
 
 /// A readiness probe that runs inside the pod.

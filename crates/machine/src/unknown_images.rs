@@ -6,10 +6,16 @@
 use ambit_manifest::{Finding, Manifests, Typed};
 
 use crate::image::{ImageError, ImageMap, command_line};
+use crate::import::ImageSources;
 
-/// Every container whose image means nothing, each with its place in the manifests. A command that
-/// takes no `--image` has no `images`.
-pub fn unknown_images(manifests: &Manifests, images: Option<&ImageMap>) -> Vec<Finding> {
+/// Every container whose image means nothing, each with its place in the manifests; those that are
+/// about to be imported from `sources` have a meaning. A command that takes no `--image` has no
+/// `images`.
+pub fn unknown_images(
+    manifests: &Manifests,
+    images: Option<&ImageMap>,
+    sources: &ImageSources,
+) -> Vec<Finding> {
     let (none, mut found) = (ImageMap::default(), Vec::new());
     for object in &manifests.objects {
         let (spec, prefix) = match &object.typed {
@@ -27,6 +33,9 @@ pub fn unknown_images(manifests: &Manifests, images: Option<&ImageMap>) -> Vec<F
                 let words = |words: &Option<Vec<String>>| words.clone().unwrap_or_default();
                 let image = container.image.as_deref().unwrap_or_default();
                 let (command, args) = (words(&container.command), words(&container.args));
+                if sources.contains(image) {
+                    continue;
+                }
                 let Err(error) = command_line(image, &command, &args, images.unwrap_or(&none))
                 else {
                     continue;
@@ -43,9 +52,12 @@ pub fn unknown_images(manifests: &Manifests, images: Option<&ImageMap>) -> Vec<F
 fn in_words(error: &ImageError, takes_images: bool) -> (String, String) {
     match error {
         ImageError::Unknown { image, name } => (
-            format!("{image:?} means nothing on a machine without images"),
+            format!("{image:?} means nothing on this machine, which pulls no images"),
             match takes_images {
-                true => format!("add a `command`, or say what it runs with --image {name}=COMMAND"),
+                true => format!(
+                    "import it with --image {name}=oci:PATH, add a `command`, or say what it runs \
+                     with --image {name}=COMMAND"
+                ),
                 false => "add a `command`".to_owned(),
             },
         ),
@@ -53,8 +65,11 @@ fn in_words(error: &ImageError, takes_images: bool) -> (String, String) {
             format!("{image:?} needs to be told which sample it is"),
             "add its name, as in args: [\"echo\"]".to_owned(),
         ),
-        // Of the command line, not of a manifest.
-        ImageError::Argument { .. } | ImageError::Quote { .. } => {
+        ImageError::NoCommand { image } => {
+            (format!("{image:?} does not say what it runs"), "add a `command`".to_owned())
+        }
+        // Of the command line, or known only to admission.
+        ImageError::User { .. } | ImageError::Argument { .. } | ImageError::Quote { .. } => {
             (error.to_string(), "correct the argument".to_owned())
         }
     }
@@ -65,6 +80,7 @@ mod tests {
     use ambit_manifest::{Input, load};
 
     use super::*;
+    use crate::import::ImageArguments;
 
     #[test]
     fn unknown_images_are_found_with_their_place() {
@@ -102,23 +118,30 @@ spec:
         let input = Input::Text { name: "app.yaml".to_owned(), text: text.to_owned() };
         let manifests = load(&[input]).expect("valid");
         let images = ImageMap::parse(["shop/said=/opt/said"]).expect("right");
-        let found = unknown_images(&manifests, Some(&images));
+        let sources = ImageSources::default();
+        let found = unknown_images(&manifests, Some(&images), &sources);
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         let expected = [
             "app.yaml:7: Pod default/a: spec.initContainers[0].image: \"shop/first:1\" means \
-             nothing on a machine without images; add a `command`, or say what it runs with \
+             nothing on this machine, which pulls no images; import it with \
+             --image shop/first=oci:PATH, add a `command`, or say what it runs with \
              --image shop/first=COMMAND",
             "app.yaml:12: Pod default/a: spec.containers[1].image: \"ambit/sample:1\" needs to be \
              told which sample it is; add its name, as in args: [\"echo\"]",
             "app.yaml:26: Deployment default/b: spec.template.spec.containers[1].image: \
-             \"registry:5000/shop/cart:2\" means nothing on a machine without images; add a \
-             `command`, or say what it runs with --image registry:5000/shop/cart=COMMAND",
+             \"registry:5000/shop/cart:2\" means nothing on this machine, which pulls no images; \
+             import it with --image registry:5000/shop/cart=oci:PATH, add a `command`, or say what \
+             it runs with --image registry:5000/shop/cart=COMMAND",
         ];
         assert_eq!(found, expected);
-        let remedy = &unknown_images(&manifests, None)[0].remedy;
+        let remedy = &unknown_images(&manifests, None, &sources)[0].remedy;
         assert_eq!(remedy, "add a `command`", "there is no --image");
         let all = ["shop/first=a", "registry:5000/shop/cart=b", "ambit/sample=c"];
         let images = images.extended(ImageMap::parse(all).expect("right"));
-        assert_eq!(unknown_images(&manifests, Some(&images)), []);
+        assert_eq!(unknown_images(&manifests, Some(&images), &sources), []);
+        let all = ["shop/first=oci:a", "registry:5000/shop/cart=oci:b", "ambit/sample=oci:c"];
+        let read = ImageArguments::parse(all).expect("right");
+        let images = ImageMap::parse(["shop/said=/opt/said"]).expect("right");
+        assert_eq!(unknown_images(&manifests, Some(&images), &read.sources), []);
     }
 }

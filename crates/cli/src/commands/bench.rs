@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ambit_bench::{OwnManifests, Site};
 use ambit_cluster::Cluster;
-use ambit_machine::unknown_images;
+use ambit_machine::{ImageSources, unknown_images};
 use ambit_manifest::{Errors, Unenforced};
 use anyhow::{Context, Result};
 
@@ -21,7 +21,7 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
         None => None,
         Some(path) => {
             let manifests = super::change::load(&[input(path)], Unenforced::LeftOut)?;
-            let unknown = unknown_images(&manifests, None);
+            let unknown = unknown_images(&manifests, None, &ImageSources::default());
             if !unknown.is_empty() {
                 return super::change::refused(&Errors(unknown), "run");
             }

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use ambit_machine::image::ImageMap;
 use ambit_machine::objects::{Changes, ObjectRef, Outcome};
-use ambit_machine::{Client, PodInfo, Record, unknown_images};
+use ambit_machine::{Client, ImageArguments, PodInfo, Record, unknown_images};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -31,7 +30,11 @@ pub(super) fn warn(findings: &[Finding]) {
 
 /// Prints what manifests mean beside the objects that are there, and fails with every reference to
 /// nothing and every image that means nothing.
-pub(super) fn check(manifests: &Manifests, existing: &[Typed], images: &ImageMap) -> Result<()> {
+pub(super) fn check(
+    manifests: &Manifests,
+    existing: &[Typed],
+    images: &ImageArguments,
+) -> Result<()> {
     let (surprises, errors) = judge(manifests, existing, images);
     warn(&surprises);
     if errors.is_empty() { Ok(()) } else { refused(&Errors(errors), "applied") }
@@ -41,13 +44,13 @@ pub(super) fn check(manifests: &Manifests, existing: &[Typed], images: &ImageMap
 fn judge(
     manifests: &Manifests,
     existing: &[Typed],
-    images: &ImageMap,
+    images: &ImageArguments,
 ) -> (Vec<Finding>, Vec<Finding>) {
     let (surprises, mut errors) = match manifests.check(existing) {
         Ok(surprises) => (surprises, Vec::new()),
         Err(Errors(errors)) => (Vec::new(), errors),
     };
-    errors.extend(unknown_images(manifests, Some(images)));
+    errors.extend(unknown_images(manifests, Some(&images.commands), &images.sources));
     (surprises, errors)
 }
 
@@ -87,7 +90,7 @@ fn add_addresses(object: &mut Value, running: &[PodInfo]) {
 
 /// Applies manifests.
 pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
-    let images = args.images.map()?;
+    let images = args.images.read()?;
     let args = args.manifests;
     if args.kube.is_meant() && !args.dry_run {
         bail!(
@@ -107,9 +110,14 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     }
     let client = Client::new(super::layout(&args.state));
     let existing = existing(&client).await?;
-    let known = Record::read(client.layout())?.images.extended(images.clone());
+    let commands = Record::read(client.layout())?.images.extended(images.commands.clone());
+    let known = ImageArguments { commands, sources: images.sources };
     check(&manifests, &existing, &known)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    // An image that the machine does not need after all stays in its store.
+    let waiting = |name: &str| eprintln!("importing {name}");
+    let imported = known.sources.import(client.layout(), waiting)?;
+    let images = images.commands.extended(imported);
     let changes = client.apply_with_images(objects, images, args.dry_run).await?;
     print(&changes, args.dry_run)?;
     take_effect(&args, &client, &changes).await
@@ -210,7 +218,7 @@ mod tests {
         ]}"#;
         let input = Input::Text { name: "input".to_owned(), text: text.to_owned() };
         let manifests = ambit_manifest::load_as(&[input], Unenforced::Refused).expect("read");
-        let (surprises, errors) = judge(&manifests, &[], &ImageMap::default());
+        let (surprises, errors) = judge(&manifests, &[], &ImageArguments::default());
         let words = |findings: &[Finding]| findings.iter().map(Finding::to_string).collect();
         let (surprises, errors): (Vec<String>, Vec<String>) = (words(&surprises), words(&errors));
         assert!(surprises.iter().any(|it| it.contains("selector")), "{surprises:?}");

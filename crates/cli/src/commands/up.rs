@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
-use ambit_machine::{Client, Progress, Published, UpConfig, WaitError};
+use ambit_machine::{Client, ImageArguments, Progress, Published, UpConfig, WaitError};
 use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::{Object, Typed};
 use ambit_wire::admin::FailingPod;
@@ -28,15 +28,17 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
-    let config = config(&args)?;
-    super::change::check(&manifests, &nodes(args.nodes)?, &config.images)?;
+    let images = args.images.read()?;
+    let config = config(&args, &images)?;
+    super::change::check(&manifests, &nodes(args.nodes)?, &images)?;
     published(&args.publish, &manifests.objects)?;
     // Before anything is started that would have to be taken down again.
     let sockets = ambit_machine::bind(&args.publish)?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
     // Not cut short: a machine that is half born could not be found again.
-    let born = ambit_machine::up(&config, |step| say(start, &step)).await?;
+    let said = |step| say(start, &step);
+    let born = ambit_machine::up_with(&config, &images.sources, said).await?;
     let client = Client::new(born.layout.clone());
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let filling = async {
@@ -177,8 +179,7 @@ fn tell_lines(text: &str) {
     text.lines().for_each(|line| tell(format_args!("{line}")));
 }
 
-fn config(args: &UpArgs) -> Result<UpConfig> {
-    let images = args.images.map()?;
+fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
     let mut proxies = BTreeMap::new();
     for proxy in &args.proxies {
         let (node, path) = proxy.split_once('=').with_context(|| {
@@ -201,7 +202,7 @@ fn config(args: &UpArgs) -> Result<UpConfig> {
         nodes: args.nodes,
         binary: std::env::current_exe().context("find this program")?,
         mesh: !args.no_mesh,
-        images,
+        images: images.commands.clone(),
         proxies,
         arguments,
         environment: BTreeMap::new(),

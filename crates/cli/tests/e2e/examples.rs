@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ambit_machine::image::ImageMap;
-use ambit_machine::unknown_images;
+use ambit_machine::{ImageSources, unknown_images};
 use ambit_manifest::{Input, Manifests, load};
 
 fn example(names: &[&str]) -> Manifests {
@@ -51,7 +51,7 @@ fn each_file_refers_to_what_the_application_brings() {
     for (name, before, steps) in STEPS {
         let app = example(&[name]);
         assert_eq!(app.check(&[]).unwrap(), []);
-        assert_eq!(unknown_images(&app, Some(&ImageMap::default())), []);
+        assert_eq!(unknown_images(&app, Some(&ImageMap::default()), &ImageSources::default()), []);
         let before =
             before.iter().flat_map(|step| example(&[&format!("{name}-steps/{step}")]).objects);
         let existing: Vec<_> = app.objects.into_iter().chain(before).map(|it| it.typed).collect();

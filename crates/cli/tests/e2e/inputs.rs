@@ -142,9 +142,9 @@ const MANIFESTS: &[Manifest] = &[
         of: POD,
         text: "metadata: {name: a, namespace: app}\n\
                spec: {containers: [{name: c, image: postgres}]}\n",
-        error: "<stdin>:4: Pod app/a: spec.containers[0].image: \"postgres\" means nothing on a \
-                machine without images; add a `command`, or say what it runs with --image \
-                postgres=COMMAND",
+        error: "<stdin>:4: Pod app/a: spec.containers[0].image: \"postgres\" means nothing on this \
+                machine, which pulls no images; import it with --image postgres=oci:PATH, add a \
+                `command`, or say what it runs with --image postgres=COMMAND",
     },
 ];
 
@@ -199,7 +199,12 @@ fn wrong_words_are_refused_before_anything_starts() {
     let error = "--proxy node-1=/usr: find the program /usr: it is not a file";
     check(&machine, &up(&["--proxy", "node-1=/usr"]), &app, FAILED, error);
     check(&machine, &up(&[]), "", FAILED, "the input holds no objects that Ambit reads");
-    check(&machine, &up(&["--image", "foo"]), &app, FAILED, "--image \"foo\" is not NAME=COMMAND");
+    let error = "--image \"foo\" is neither NAME=COMMAND nor NAME=oci:PATH";
+    check(&machine, &up(&["--image", "foo"]), &app, FAILED, error);
+    let error = "--image \"foo=oci:\" cannot be used: \"oci:\" does not say where an image is";
+    check(&machine, &up(&["--image", "foo=oci:"]), &app, FAILED, error);
+    let error = "--image foo: nothing was imported: cannot load oci:/no-such: cannot open /no-such";
+    check(&machine, &up(&["--image", "foo=oci:/no-such"]), &app, FAILED, error);
     let error = "has a quote that is not closed";
     check(&machine, &up(&["--image", "a='x"]), &app, FAILED, error);
     let error = format!("the state directory {long} must be absolute and at most 43 bytes long");

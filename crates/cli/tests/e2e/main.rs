@@ -33,6 +33,7 @@ mod followed;
 mod gateway;
 mod greed;
 mod held;
+mod images;
 mod inputs;
 mod kustomize;
 mod lifecycle;

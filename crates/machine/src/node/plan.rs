@@ -11,99 +11,53 @@ use ambit_manifest::gateway::Position;
 use ambit_manifest::waypoint::SECRETS;
 use ambit_words::labels::{GATEWAY_MANAGED, GATEWAY_NAME};
 use ambit_words::names::{ROOTS, TOKENS};
-use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, Probe, Secret,
-    SecurityContext,
-};
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, Probe, SecurityContext};
 
-use crate::image::{ImageError, ImageMap, command_line, expand};
-use crate::layout::Layout;
-use crate::pod::{ContainerPlan, ExecProbe, PodPlan, ProbeTiming, RestartPolicy};
+use super::sources::{Sources, hostname};
+use crate::image::{StoredImage, command_line, expand};
+use crate::layout::LAYER;
+use crate::pod::{
+    ContainerPlan, ExecProbe, PodPlan, ProbeTiming, ProcessPlan, RestartPolicy, RootPlan, UserPlan,
+};
 use crate::registry::Mirror;
 
+pub(crate) use super::sources::{Place, PlanError, PodName};
+
+/// The name itself is the UTS namespace's; the file is for those who read it.
+const HOSTNAME: &str = "/etc/hostname";
 /// What a container's programs are looked for in; the first is [`crate::image::PROGRAMS`].
 const PATH: &str =
     "/run/ambit-programs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a pod cannot be started from its object.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PlanError {
-    /// The image means nothing.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// A ConfigMap or Secret is not there.
-    #[error("{kind} {name:?} does not exist in its namespace; apply it")]
-    NoSource {
-        /// ConfigMap or Secret.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-    },
-    /// A ConfigMap or Secret has no such key, or its value is no text.
-    #[error("{kind} {name:?} has no text under key {key:?}")]
-    NoKey {
-        /// ConfigMap or Secret.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-        /// The key.
-        key: String,
-    },
-    /// A field of the pod that has no value here.
-    #[error("env {variable:?}: a machine cannot give {source_name}")]
-    Field {
-        /// The variable.
-        variable: String,
-        /// What it asks for.
-        source_name: String,
-    },
-    /// A container that insists on not being root and names no user.
-    #[error(
-        "container {container:?} has runAsNonRoot and no runAsUser; \
-         a machine has no image to take one from"
-    )]
-    NonRoot {
-        /// Which.
-        container: String,
-    },
-}
+/// What an image's programs are looked for in, if it does not say.
+const IMAGE_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What ends a container politely, unless its image says otherwise.
+const SIGTERM: i32 = 15;
+/// Signals by their names and numbers on all processors that Ambit runs on, as images name them.
+const SIGNALS: [(&str, i32); 18] = [
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("ABRT", 6),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("USR2", 12),
+    ("PIPE", 13),
+    ("ALRM", 14),
+    ("TERM", SIGTERM),
+    ("CHLD", 17),
+    ("CONT", 18),
+    ("STOP", 19),
+    ("TSTP", 20),
+    ("TTIN", 21),
+    ("TTOU", 22),
+    ("WINCH", 28),
+    ("PWR", 30),
+];
+/// The first of the signals without a meaning, `SIGRTMIN`, and the last.
+const REAL_TIME_SIGNALS: (i32, i32) = (34, 64);
 
-/// Where a pod will run.
-#[derive(Clone, Debug)]
-pub(crate) struct Place<'a> {
-    /// The machine's state directory.
-    pub(crate) layout: &'a Layout,
-    /// The node.
-    pub(crate) node: &'a str,
-    /// The node's addresses.
-    pub(crate) host_ips: [IpAddr; 2],
-    /// The pod's addresses.
-    pub(crate) pod_ips: &'a [IpAddr],
-    /// What images mean.
-    pub(crate) images: &'a ImageMap,
-}
-
-/// Namespace, name and uid of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PodName {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) uid: String,
-}
-
-impl PodName {
-    /// The names of a Pod object.
-    pub(crate) fn of(pod: &Pod) -> Self {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        Self {
-            namespace: text(&pod.metadata.namespace),
-            name: text(&pod.metadata.name),
-            uid: text(&pod.metadata.uid),
-        }
-    }
-}
-
-/// The files that a pod sees instead of the host's, by name, with their content.
+/// The files that a pod sees instead of the host's or its image's, by name, with their content.
 pub(crate) fn files(pod: &Pod, pod_ips: &[IpAddr]) -> Vec<(&'static str, String)> {
     let names = PodName::of(pod);
     let spec = pod.spec.as_ref();
@@ -121,42 +75,28 @@ pub(crate) fn files(pod: &Pod, pod_ips: &[IpAddr]) -> Vec<(&'static str, String)
          nameserver {}\nnameserver {}\noptions ndots:5\n",
         names.namespace, dns.v4, dns.v6
     );
-    let mut files = vec![("/etc/hosts", hosts), ("/etc/resolv.conf", resolv)];
-    // The name itself is the UTS namespace's; the file is for those who read it, where there is
-    // one.
-    if Path::new("/etc/hostname").exists() {
-        files.push(("/etc/hostname", format!("{hostname}\n")));
-    }
-    files
-}
-
-fn hostname(pod: &Pod) -> String {
-    let given = pod.spec.as_ref().and_then(|spec| spec.hostname.clone());
-    let mut name = given.or_else(|| pod.metadata.name.clone()).unwrap_or_default();
-    // A host name has at most 63 characters, a pod's may have more.
-    name.truncate(63);
-    name.trim_end_matches(['-', '.']).to_owned()
+    let hostname = format!("{hostname}\n");
+    vec![("/etc/hosts", hosts), ("/etc/resolv.conf", resolv), (HOSTNAME, hostname)]
 }
 
 /// Makes the plan of a pod.
 pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodPlan, PlanError> {
     let names = PodName::of(pod);
-    let directory = place.layout.pod_directory(place.node, &names.uid);
     let spec = pod.spec.clone().unwrap_or_default();
-    let builder = Builder { pod, place, mirror, names: &names };
+    let sources = Sources { pod, place, mirror, names: &names };
+    let builder = Builder { sources: &sources };
     let build = |containers: &[Container]| -> Result<Vec<ContainerPlan>, PlanError> {
         containers.iter().map(|container| builder.container(container)).collect()
     };
-    let files = files(pod, place.pod_ips)
-        .into_iter()
-        .map(|(path, _)| (PathBuf::from(path), directory.join(file_name(path))))
-        .collect();
+    let mut files = builder.files();
+    // A host without it has no place for it.
+    files.retain(|(path, _)| path != Path::new(HOSTNAME) || path.exists());
     Ok(PodPlan {
         hostname: hostname(pod),
         hidden: place.layout.root().to_owned(),
         files,
         directories: directories(pod, place),
-        directory: directory.clone(),
+        directory: sources.directory(),
         logs: (place.layout.logs().join("pods"), format!("{}_{}", names.namespace, names.name)),
         restart: match spec.restart_policy.as_deref() {
             Some("Never") => RestartPolicy::Never,
@@ -192,61 +132,115 @@ pub(crate) fn file_name(path: &str) -> &str {
 }
 
 struct Builder<'a> {
-    pod: &'a Pod,
-    place: &'a Place<'a>,
-    mirror: &'a Mirror,
-    names: &'a PodName,
+    sources: &'a Sources<'a>,
 }
 
 impl Builder<'_> {
     fn container(&self, container: &Container) -> Result<ContainerPlan, PlanError> {
-        let environment = self.environment(container)?;
+        let image = container.image.as_deref().unwrap_or_default();
+        let stored = self.sources.place.images.stored(image);
+        let environment = self.environment(container, stored.is_none())?;
         let expanded = |words: &Option<Vec<String>>| -> Vec<String> {
             let value = |name: &str| environment.get(name).cloned();
             words.iter().flatten().map(|word| expand(word, value)).collect()
         };
-        let image = container.image.as_deref().unwrap_or_default();
         let (command, args) = (expanded(&container.command), expanded(&container.args));
-        let (user, group) = self.identity(container)?;
+        let signal = stored.and_then(|stored| stored.config.stop_signal.as_deref());
         let probe = container.readiness_probe.as_ref();
         Ok(ContainerPlan {
             name: container.name.clone(),
-            command: command_line(image, &command, &args, self.place.images)?,
-            working_directory: container.working_dir.as_deref().unwrap_or("/").into(),
-            user,
-            group,
+            command: command_line(image, &command, &args, self.sources.place.images)?,
             exec_probe: probe.and_then(exec_probe),
-            environment,
+            stop_signal: signal.and_then(signal_number).unwrap_or(SIGTERM),
+            process: self.process(container, stored)?,
+            environment: match stored {
+                Some(stored) => with_own_variables(environment, stored),
+                None => environment,
+            },
         })
     }
 
-    /// User and group, the container's own before the pod's.
-    fn identity(&self, container: &Container) -> Result<(u32, u32), PlanError> {
-        let own = container.security_context.clone().unwrap_or_default();
-        let SecurityContext { run_as_user, run_as_group, run_as_non_root, .. } = own;
-        let spec = self.pod.spec.as_ref();
-        let pods = spec.and_then(|spec| spec.security_context.clone()).unwrap_or_default();
-        let id = |own: Option<i64>, pods: Option<i64>| {
-            own.or(pods).and_then(|id| u32::try_from(id).ok()).unwrap_or(0)
-        };
-        let user = id(run_as_user, pods.run_as_user);
-        if user == 0 && run_as_non_root.or(pods.run_as_non_root) == Some(true) {
-            return Err(PlanError::NonRoot { container: container.name.clone() });
-        }
-        Ok((user, id(run_as_group, pods.run_as_group)))
+    fn process(
+        &self,
+        container: &Container,
+        stored: Option<&StoredImage>,
+    ) -> Result<ProcessPlan, PlanError> {
+        let own = stored.map(|stored| stored.config.working_dir.as_path());
+        let given = container.working_dir.as_deref().filter(|path| !path.is_empty());
+        let directory = given.map(Path::new).or(own).unwrap_or(Path::new("/"));
+        Ok(ProcessPlan {
+            // In an image everything is below its root.
+            working_directory: Path::new("/").join(directory),
+            user: self.user(container, stored)?,
+            root: stored.map(|stored| self.root(container, stored)),
+        })
     }
 
-    fn environment(&self, container: &Container) -> Result<BTreeMap<String, String>, PlanError> {
-        let mut environment = BTreeMap::from([
-            ("PATH".to_owned(), PATH.to_owned()),
-            ("HOSTNAME".to_owned(), hostname(self.pod)),
-            ("HOME".to_owned(), "/root".to_owned()),
-        ]);
+    fn root(&self, container: &Container, stored: &StoredImage) -> RootPlan {
+        let context = container.security_context.as_ref();
+        let mut shown = self.files();
+        shown.extend(directories(self.sources.pod, self.sources.place));
+        RootPlan {
+            image: stored.root.clone(),
+            layer: self.sources.directory().join(LAYER),
+            shown,
+            is_read_only: context.and_then(|it| it.read_only_root_filesystem) == Some(true),
+            is_rootless: self.sources.place.is_rootless,
+        }
+    }
+
+    /// The files of the pod's own: where, and the content's file.
+    fn files(&self) -> Vec<(PathBuf, PathBuf)> {
+        let directory = self.sources.directory();
+        let files = files(self.sources.pod, self.sources.place.pod_ips).into_iter();
+        files.map(|(path, _)| (PathBuf::from(path), directory.join(file_name(path)))).collect()
+    }
+
+    /// Who the container runs as: what itself says, before the pod, before the image.
+    fn user(
+        &self,
+        container: &Container,
+        stored: Option<&StoredImage>,
+    ) -> Result<UserPlan, PlanError> {
+        let own = container.security_context.clone().unwrap_or_default();
+        let SecurityContext { run_as_user, run_as_group, run_as_non_root, .. } = own;
+        let spec = self.sources.pod.spec.as_ref();
+        let pods = spec.and_then(|spec| spec.security_context.clone()).unwrap_or_default();
+        let id = |own: Option<i64>, pods: Option<i64>| {
+            own.or(pods).and_then(|id| u32::try_from(id).ok())
+        };
+        let user = id(run_as_user, pods.run_as_user);
+        let group = id(run_as_group, pods.run_as_group);
+        let uid = user.or(stored.map(|stored| stored.uid)).unwrap_or(0);
+        if uid == 0 && run_as_non_root.or(pods.run_as_non_root) == Some(true) {
+            return Err(PlanError::NonRoot { container: container.name.clone() });
+        }
+        let Some(stored) = stored else {
+            return Ok(UserPlan::Numbers { user: uid, group: group.unwrap_or(0) });
+        };
+        Ok(UserPlan::OfImage(match (user, group) {
+            (None, None) => stored.config.user.clone(),
+            (Some(user), None) => user.to_string(),
+            (_, Some(group)) => format!("{uid}:{group}"),
+        }))
+    }
+
+    /// What the manifest says, and for a command of the host what its programs expect besides.
+    fn environment(
+        &self,
+        container: &Container,
+        is_of_host: bool,
+    ) -> Result<BTreeMap<String, String>, PlanError> {
+        let mut environment = BTreeMap::from([("HOSTNAME".to_owned(), hostname(self.sources.pod))]);
+        if is_of_host {
+            environment.insert("PATH".to_owned(), PATH.to_owned());
+            environment.insert("HOME".to_owned(), "/root".to_owned());
+        }
         for source in container.env_from.iter().flatten() {
             let prefix = source.prefix.as_deref().unwrap_or_default();
             let content = match (&source.config_map_ref, &source.secret_ref) {
-                (Some(map), _) => self.config_map(&map.name, map.optional)?,
-                (None, Some(secret)) => self.secret(&secret.name, secret.optional)?,
+                (Some(map), _) => self.sources.config_map(&map.name, map.optional)?,
+                (None, Some(secret)) => self.sources.secret(&secret.name, secret.optional)?,
                 (None, None) => BTreeMap::new(),
             };
             environment
@@ -268,18 +262,22 @@ impl Builder<'_> {
         variable: &EnvVar,
         source: &EnvVarSource,
     ) -> Result<Option<String>, PlanError> {
+        let unknown = |source_name: &str| PlanError::Field {
+            place: format!("env {:?}", variable.name),
+            source_name: source_name.to_owned(),
+        };
         if let Some(field) = &source.field_ref {
-            return self.field(variable, field).map(Some);
+            let value = self.sources.field(&field.field_path);
+            return value.map(Some).ok_or_else(|| unknown(&field.field_path));
         }
         let (kind, name, key, optional, content) = if let Some(map) = &source.config_map_key_ref {
-            let content = self.config_map(&map.name, map.optional)?;
+            let content = self.sources.config_map(&map.name, map.optional)?;
             ("ConfigMap", &map.name, &map.key, map.optional, content)
         } else if let Some(secret) = &source.secret_key_ref {
-            let content = self.secret(&secret.name, secret.optional)?;
+            let content = self.sources.secret(&secret.name, secret.optional)?;
             ("Secret", &secret.name, &secret.key, secret.optional, content)
         } else {
-            let source_name = "the value of resourceFieldRef or fileKeyRef".to_owned();
-            return Err(PlanError::Field { variable: variable.name.clone(), source_name });
+            return Err(unknown("the value of resourceFieldRef or fileKeyRef"));
         };
         match content.get(key) {
             None if optional != Some(true) => {
@@ -288,84 +286,32 @@ impl Builder<'_> {
             value => Ok(value.cloned()),
         }
     }
+}
 
-    fn field(&self, variable: &EnvVar, field: &ObjectFieldSelector) -> Result<String, PlanError> {
-        let path = field.field_path.as_str();
-        let spec = self.pod.spec.as_ref();
-        let joined =
-            |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
-        let first = |ips: &[IpAddr]| ips.first().map(IpAddr::to_string).unwrap_or_default();
-        let metadata = &self.pod.metadata;
-        let value = match path {
-            "metadata.name" => self.names.name.clone(),
-            "metadata.namespace" => self.names.namespace.clone(),
-            "metadata.uid" => self.names.uid.clone(),
-            "spec.nodeName" => self.place.node.to_owned(),
-            "spec.serviceAccountName" => {
-                spec.and_then(|spec| spec.service_account_name.clone()).unwrap_or_default()
-            }
-            "status.podIP" => first(self.place.pod_ips),
-            "status.podIPs" => joined(self.place.pod_ips),
-            "status.hostIP" => first(&self.place.host_ips),
-            "status.hostIPs" => joined(&self.place.host_ips),
-            _ => {
-                let key =
-                    |map: &str| path.strip_prefix(map)?.strip_prefix("['")?.strip_suffix("']");
-                let label = key("metadata.labels").map(|key| (&metadata.labels, key));
-                let found = label.or_else(|| {
-                    key("metadata.annotations").map(|key| (&metadata.annotations, key))
-                });
-                let Some((map, key)) = found else {
-                    let (variable, source_name) = (variable.name.clone(), path.to_owned());
-                    return Err(PlanError::Field { variable, source_name });
-                };
-                map.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default()
-            }
-        };
-        Ok(value)
+/// What the image says besides. As in Kubernetes, the manifest's variables do not refer to these.
+fn with_own_variables(
+    mut environment: BTreeMap<String, String>,
+    stored: &StoredImage,
+) -> BTreeMap<String, String> {
+    for (name, value) in &stored.config.env {
+        environment.entry(name.clone()).or_insert_with(|| value.clone());
     }
+    environment.entry("PATH".to_owned()).or_insert_with(|| IMAGE_PATH.to_owned());
+    environment
+}
 
-    fn config_map(
-        &self,
-        name: &str,
-        optional: Option<bool>,
-    ) -> Result<BTreeMap<String, String>, PlanError> {
-        let map: Option<ConfigMap> = self.source("ConfigMap", "configmaps", name, optional)?;
-        Ok(map.and_then(|map| map.data).unwrap_or_default())
-    }
-
-    fn secret(
-        &self,
-        name: &str,
-        optional: Option<bool>,
-    ) -> Result<BTreeMap<String, String>, PlanError> {
-        let secret: Option<Secret> = self.source("Secret", "secrets", name, optional)?;
-        let Some(secret) = secret else { return Ok(BTreeMap::new()) };
-        let mut content = secret.string_data.unwrap_or_default();
-        for (key, value) in secret.data.unwrap_or_default() {
-            let no_key =
-                || PlanError::NoKey { kind: "Secret", name: name.into(), key: key.clone() };
-            let text = String::from_utf8(value.0).map_err(|_| no_key())?;
-            content.entry(key).or_insert(text);
-        }
-        Ok(content)
-    }
-
-    fn source<T: serde::de::DeserializeOwned>(
-        &self,
-        kind: &'static str,
-        plural: &str,
-        name: &str,
-        optional: Option<bool>,
-    ) -> Result<Option<T>, PlanError> {
-        let value = self.mirror.object(plural, &self.names.namespace, name);
-        match value.and_then(|value| T::deserialize(value).ok()) {
-            None if optional != Some(true) => {
-                Err(PlanError::NoSource { kind, name: name.to_owned() })
-            }
-            found => Ok(found),
-        }
-    }
+/// The number of a signal as an image names it: `SIGQUIT`, `QUIT`, `SIGRTMIN+3`, `3`.
+fn signal_number(text: &str) -> Option<i32> {
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let (first, last) = REAL_TIME_SIGNALS;
+    let real_time = name.strip_prefix("RTMIN").map(|more| match more {
+        "" => Some(first),
+        more => more.strip_prefix('+')?.parse::<i32>().ok().map(|more| first + more),
+    });
+    let named = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+    let number = real_time.flatten().or(named).or_else(|| name.parse().ok());
+    number.filter(|number| (1..=last).contains(number))
 }
 
 fn exec_probe(probe: &Probe) -> Option<ExecProbe> {
@@ -384,5 +330,127 @@ pub(crate) fn timing(probe: &Probe) -> ProbeTiming {
         timeout_seconds: or(probe.timeout_seconds, 1),
         success_threshold: or(probe.success_threshold, 1),
         failure_threshold: or(probe.failure_threshold, 3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_image::{Digest, ImageConfig};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::image::ImageMap;
+    use crate::layout::Layout;
+
+    fn stored() -> StoredImage {
+        let text = |text: &str| text.to_owned();
+        let config = ImageConfig {
+            entrypoint: vec![text("/run")],
+            cmd: vec![text("own")],
+            env: vec![(text("A"), text("image")), (text("B"), text("$(A)"))],
+            user: text("web"),
+            working_dir: "srv".into(),
+            stop_signal: Some(text("SIGQUIT")),
+            ..ImageConfig::default()
+        };
+        StoredImage { digest: Digest::of(b""), root: "/store/root".into(), config, uid: 7 }
+    }
+
+    /// The plan of a pod's only container; `shop/web` is in the store.
+    fn planned(spec: Value) -> Result<ContainerPlan, PlanError> {
+        let layout = Layout::new("/state");
+        let mut images = ImageMap::default();
+        images.insert("shop/web".to_owned(), stored());
+        let place = Place {
+            layout: &layout,
+            node: "node-1",
+            host_ips: ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            pod_ips: &[],
+            images: &images,
+            is_rootless: false,
+        };
+        let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u"}, "spec": spec});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        plan(&pod, &place, &Mirror::new(&layout)).map(|mut plan| plan.containers.remove(0))
+    }
+
+    fn container(more: Value) -> Value {
+        let mut container = json!({"name": "c", "image": "shop/web:1"});
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"containers": [container]})
+    }
+
+    #[test]
+    fn command_and_args_replace_those_of_an_image() {
+        for (more, expected) in [
+            (json!({}), "/run own"),
+            (json!({"args": ["a"]}), "/run a"),
+            (json!({"command": ["b"]}), "b"),
+            (json!({"command": ["b"], "args": ["a"]}), "b a"),
+        ] {
+            assert_eq!(planned(container(more)).unwrap().command.join(" "), expected);
+        }
+    }
+
+    #[test]
+    fn an_image_says_what_its_manifest_does_not() {
+        let env = json!([{"name": "A", "value": "x$(B)"}]);
+        let plan = planned(container(json!({"env": env}))).unwrap();
+        let variable = |name: &str| plan.environment.get(name).map(String::as_str);
+        assert_eq!(variable("A"), Some("x$(B)"), "its variables cannot be referred to");
+        assert_eq!(variable("B"), Some("$(A)"), "and refer to nothing");
+        assert_eq!((variable("PATH"), variable("HOME")), (Some(IMAGE_PATH), None));
+        assert_eq!(plan.stop_signal, 3);
+        assert_eq!(plan.process.working_directory, Path::new("/srv"));
+        let plan = planned(container(json!({"workingDir": "/w"}))).unwrap();
+        assert_eq!(plan.process.working_directory, Path::new("/w"));
+        let root = plan.process.root.unwrap();
+        assert_eq!(root.image, Path::new("/store/root"));
+        let shown: Vec<_> = root.shown.iter().map(|(path, _)| path.to_str().unwrap()).collect();
+        assert_eq!(shown, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname"]);
+    }
+
+    #[test]
+    fn a_container_runs_as_who_it_says_or_its_image() {
+        for (context, expected) in [
+            (json!({}), Some("web")),
+            (json!({"runAsUser": 9}), Some("9")),
+            (json!({"runAsGroup": 8}), Some("7:8")),
+            (json!({"runAsUser": 9, "runAsGroup": 8}), Some("9:8")),
+            (json!({"runAsNonRoot": true}), Some("web")),
+            (json!({"runAsNonRoot": true, "runAsUser": 0}), None),
+        ] {
+            let plan = planned(container(json!({"securityContext": context})));
+            match expected {
+                Some(user) => {
+                    assert_eq!(plan.unwrap().process.user, UserPlan::OfImage(user.to_owned()));
+                }
+                None => assert!(matches!(plan, Err(PlanError::NonRoot { .. })), "{plan:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_of_the_host_gets_what_it_expects() {
+        let plan = planned(container(json!({"image": "busybox"}))).unwrap();
+        assert_eq!(plan.process.root, None);
+        assert_eq!(plan.process.user, UserPlan::Numbers { user: 0, group: 0 });
+        assert_eq!(plan.environment.get("PATH").map(String::as_str), Some(PATH));
+    }
+
+    #[test]
+    fn signals_are_known_by_their_names() {
+        for (text, expected) in [
+            ("SIGQUIT", Some(3)),
+            ("term", Some(15)),
+            ("9", Some(9)),
+            ("SIGRTMIN+3", Some(37)),
+            ("RTMIN", Some(34)),
+            ("SIGNONE", None),
+            ("0", None),
+            ("SIGRTMIN+99", None),
+        ] {
+            assert_eq!(signal_number(text), expected, "{text}");
+        }
     }
 }

@@ -239,6 +239,7 @@ impl PodRun {
             host_ips: self.context.network.fabric().both(),
             pod_ips: &self.status.pod_ips,
             images: &images,
+            is_rootless: self.context.record.rootless,
         };
         let mut plan = plan::plan(&pod, &place, &self.context.mirror())?;
         if !self.context.record.mesh {

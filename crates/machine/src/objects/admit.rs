@@ -556,21 +556,26 @@ fn check_container(
         list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
-    command_line(image, &words("command"), &words("args"), &admission.images).map_err(
-        |source| ApplyError::Image {
-            object: object.clone(),
-            container: name.clone(),
-            source: Box::new(source),
-        },
-    )?;
+    let unusable = |source| ApplyError::Image {
+        object: object.clone(),
+        container: name.clone(),
+        source: Box::new(source),
+    };
+    command_line(image, &words("command"), &words("args"), &admission.images).map_err(unusable)?;
     let own_context = container.get("securityContext").unwrap_or(&Value::Null);
     for field in ["runAsUser", "runAsGroup"] {
         let id = own_context.get(field).or_else(|| pod_context.get(field)).and_then(Value::as_u64);
         if let Some(id) = id.filter(|id| *id != 0 && admission.rootless) {
-            return Err(ApplyError::User { object: object.clone(), container: name, id });
+            let (object, container) = (object.clone(), name.clone());
+            return Err(ApplyError::User { object, container, id });
         }
     }
-    Ok(())
+    let has_user = [own_context, pod_context].iter().any(|it| it.get("runAsUser").is_some());
+    let stored = admission.images.stored(image).filter(|_| admission.rootless && !has_user);
+    match stored.map(|stored| stored.uid).filter(|id| *id != 0) {
+        Some(id) => Err(unusable(ImageError::User { image: image.to_owned(), id })),
+        None => Ok(()),
+    }
 }
 
 fn default_protocols(container: &mut Value) {

@@ -1,6 +1,7 @@
 //! Which fields of a pod take effect on a machine.
 //!
-//! A machine gives a pod namespaces, but no file tree and no control groups. A warning names the
+//! A machine gives a pod namespaces, and a file tree if its image is in the store, but no control
+//! groups. A warning names the
 //! fields of a manifest that need more, so nobody believes that they are in effect. This file never
 //! changes a pod.
 
@@ -47,8 +48,14 @@ const CONTAINER: &[&str] = &[
 ];
 
 /// Likewise of a security context: either granted, or held by every pod anyway.
-const SECURITY: &[&str] =
-    &["allowPrivilegeEscalation", "runAsGroup", "runAsNonRoot", "runAsUser", "seccompProfile"];
+const SECURITY: &[&str] = &[
+    "allowPrivilegeEscalation",
+    "readOnlyRootFilesystem",
+    "runAsGroup",
+    "runAsNonRoot",
+    "runAsUser",
+    "seccompProfile",
+];
 
 /// Likewise of a readiness probe.
 const PROBE: &[&str] = &[

@@ -5,13 +5,14 @@
 //! caller dies, its command is ended.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 
 use ambit_net::seqpacket::Connection;
 use ambit_net::sys::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::container::{self, Streams};
+use super::container::{self, Started, Streams};
 use super::{ContainerPlan, PACKET_SIZE_MAX_BYTES};
 use crate::reaper::{Reaper, exit_code};
 
@@ -69,6 +70,12 @@ pub(super) async fn serve(
     fds: Vec<OwnedFd>,
     containers: &[ContainerPlan],
     reaper: &Reaper,
+    start: impl FnOnce(
+        &ContainerPlan,
+        &[String],
+        &BTreeMap<String, String>,
+        Streams,
+    ) -> io::Result<Started>,
 ) {
     let Ok([input, output, error, caller]) = <[OwnedFd; 4]>::try_from(fds) else {
         tracing::warn!("an exec without its four descriptors");
@@ -93,13 +100,14 @@ pub(super) async fn serve(
         return answer(&caller, &ExecAnswer::Error(text)).await;
     };
     let streams = Streams { input: Some(input), output, error };
-    match container::start(plan, &message.command, &terminal(&message), streams) {
-        Ok(pid) => {
-            let exit = attend(pid, &caller, reaper).await;
+    match start(plan, &message.command, &terminal(&message), streams) {
+        Ok(started) => {
+            // Whoever started it says why it failed, on its standard error.
+            let exit = attend(started.pid, &caller, reaper).await;
             answer(&caller, &ExecAnswer::Exit(exit)).await;
         }
         Err(error) => {
-            let text = format!("cannot start a process in the pod: {error}");
+            let text = format!("cannot start a process in container {:?}: {error}", plan.name);
             answer(&caller, &ExecAnswer::Error(text)).await;
         }
     }

@@ -1,12 +1,15 @@
 //! Process 1 of a pod: isolates the pod, runs its containers, answers on its socket.
 //!
+//! It stays behind the stage with all its privileges, since it makes the mounts of containers.
+//! Nothing that runs for a container has them.
+//!
 //! It knows nothing of the registry, of services or of the mesh. It ends when it is asked to
 //! terminate; when it dies the kernel ends everything in the pod.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,14 +23,14 @@ use anyhow::Context;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::container::{self, Streams};
+use super::container::{self, Stage, Started, Streams};
 use super::exec;
 use super::isolation;
 use super::{
     ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, ProbeRecord,
     RestartPolicy,
 };
-use crate::layout::SOCKET_NAME;
+use crate::layout::{LAYER, SOCKET_NAME};
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, exit_code};
 use crate::registry::{ContainerStatus, Phase};
@@ -55,23 +58,38 @@ pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
 
 struct Pod {
     plan: PodPlan,
-    /// The directory of the logs, by a descriptor: the path is out of sight once the pod is set
-    /// apart.
+    /// The directory of the logs, by a descriptor: the path leads to a mount that cannot be
+    /// written.
     logs: PathBuf,
+    stage: Stage,
     reaper: Reaper,
     state: watch::Sender<PodState>,
     terminating: watch::Sender<bool>,
-    running: Mutex<BTreeMap<String, Pid>>,
+    running: Mutex<BTreeMap<String, Running>>,
+}
+
+/// A container's first process.
+#[derive(Clone, Copy)]
+struct Running {
+    pid: Pid,
+    /// It is the container's program, no longer a launcher behind the stage.
+    is_program: bool,
 }
 
 async fn live(plan: PodPlan) -> anyhow::Result<()> {
     // On mounts of their own: those of the pod's namespace are about to become read-only.
     let log_directory = mount::detached(&plan.logs.0).context("open the directory of the logs")?;
     let own_directory = mount::detached(&plan.directory).context("open the pod's directory")?;
-    isolation::set_up_mounts(&plan.hidden, &plan.files, &plan.directories)?;
+    isolation::forbid_tracing()?;
+    fs::create_dir_all(plan.directory.join(LAYER)).context("make the place of a layer")?;
+    let nowhere = File::options().read(true).write(true).open("/dev/null");
+    let nowhere = nowhere.context("open /dev/null")?;
+    isolation::go_behind_the_stage()?;
+    let pod_tree = isolation::make_tree(&plan.hidden, &plan.files, &plan.directories)?;
+    let stage = Stage::new(pod_tree, isolation::own_binary(), nowhere);
+    let stage = stage.context("keep the pod's tree")?;
     process::set_hostname(&plan.hostname).context("set the host name")?;
-    isolation::give_up_privileges()?;
-    // By its descriptor: the path is out of sight by now, for this process too.
+    // By its descriptor: the path leads to a mount that cannot be written.
     let listener = Listener::bind(&seen(&own_directory).join(SOCKET_NAME))
         .context("listen for the pod runner")?;
     // A runner that died has not reported this process: then it must not become the pod.
@@ -81,6 +99,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let (state, _) = watch::channel(PodState { containers: statuses, ..PodState::default() });
     let pod = Arc::new(Pod {
         logs: seen(&log_directory),
+        stage,
         plan,
         reaper: Reaper::start().context("watch children")?,
         state,
@@ -194,15 +213,15 @@ impl Pod {
 
     /// Starts a container and waits for its end; the answer is its exit as a shell counts.
     async fn run_once(&self, plan: &ContainerPlan) -> i32 {
-        let exit = match self.start(plan) {
-            Ok(pid) => {
-                self.running_now().insert(plan.name.clone(), pid);
-                self.note_container(&plan.name, |status| {
-                    status.running = true;
-                    status.ready = plan.exec_probe.is_none();
-                    status.reason.clear();
-                });
+        let (exit, complaint) = match self.start(plan) {
+            Ok(started) => {
+                let pid = started.pid;
                 let ended = self.reaper.end_of(pid);
+                self.running_now().insert(plan.name.clone(), Running { pid, is_program: false });
+                let complaint = started.complaint().await;
+                if complaint.is_none() {
+                    self.note_running(plan, pid);
+                }
                 let probe = plan.exec_probe.as_ref();
                 let exit = tokio::select! {
                     exit = ended => exit.map_or(-1, exit_code),
@@ -212,30 +231,57 @@ impl Pod {
                 self.running_now().remove(&plan.name);
                 // What it left behind in its session goes with it.
                 let _none_left = process::kill(-pid, Signal::Kill);
-                exit
+                (exit, complaint)
             }
             Err(error) => {
                 tracing::error!(container = plan.name, %error, "cannot start a container");
-                -1
+                (-1, Some(format!("{error:#}")))
             }
         };
         self.note_container(&plan.name, |status| {
             status.running = false;
             status.ready = false;
             status.last_exit = Some(exit);
-            status.reason = format!("exited with {exit}");
+            status.reason = complaint.unwrap_or_else(|| format!("exited with {exit}"));
         });
         exit
     }
 
-    fn start(&self, plan: &ContainerPlan) -> anyhow::Result<Pid> {
+    fn note_running(&self, plan: &ContainerPlan, pid: Pid) {
+        self.running_now().insert(plan.name.clone(), Running { pid, is_program: true });
+        self.note_container(&plan.name, |status| {
+            status.running = true;
+            status.ready = plan.exec_probe.is_none();
+            status.reason.clear();
+        });
+    }
+
+    fn start(&self, plan: &ContainerPlan) -> anyhow::Result<Started> {
         let name = format!("{}_{}.log", self.plan.logs.1, plan.name);
         let output = LogFile::open(self.logs.join(name))
             .and_then(LogFile::collect)
             .context("open the container's log")?;
         let error = output.try_clone()?;
         let streams = Streams { input: None, output, error };
-        Ok(container::start(plan, &plan.command, &BTreeMap::new(), streams)?)
+        let further = BTreeMap::new();
+        Ok(container::start(plan, &self.stage, None, &plan.command, &further, streams)?)
+    }
+
+    /// Starts another process of a container, beside its program.
+    fn start_beside(
+        &self,
+        plan: &ContainerPlan,
+        command: &[String],
+        further: &BTreeMap<String, String>,
+        streams: Streams,
+    ) -> io::Result<Started> {
+        let running = self.running_now().get(&plan.name).copied();
+        let joined = match running.filter(|running| running.is_program) {
+            _ if !plan.process.has_own_tree() => None,
+            Some(running) => Some(running.pid),
+            None => return Err(io::Error::other("the container does not run")),
+        };
+        container::start(plan, &self.stage, joined, command, further, streams)
     }
 
     /// Notes once that a container has run for so long that its bad starts are over.
@@ -265,16 +311,16 @@ impl Pod {
 
     async fn probe_once(&self, plan: &ContainerPlan, probe: &ExecProbe) -> bool {
         let limit = Duration::from_secs(probe.timing.timeout_seconds.max(1).into());
-        let nowhere = || File::options().write(true).open("/dev/null").map(Into::into);
+        let nowhere = || self.stage.nowhere();
         let streams =
             nowhere().and_then(|output| Ok(Streams { input: None, output, error: nowhere()? }));
         let started = streams
-            .and_then(|streams| container::start(plan, &probe.command, &BTreeMap::new(), streams));
+            .and_then(|streams| self.start_beside(plan, &probe.command, &BTreeMap::new(), streams));
         match started {
-            Ok(pid) => match timeout(limit, self.reaper.end_of(pid)).await {
+            Ok(started) => match timeout(limit, self.reaper.end_of(started.pid)).await {
                 Ok(exit) => exit.is_ok_and(|exit| exit_code(exit) == 0),
                 Err(_elapsed) => {
-                    container::signal(pid, Signal::Kill);
+                    container::signal(started.pid, Signal::Kill);
                     false
                 }
             },
@@ -285,7 +331,7 @@ impl Pod {
         }
     }
 
-    fn running_now(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Pid>> {
+    fn running_now(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Running>> {
         self.running.lock().expect("nothing panics while it holds the lock")
     }
 
@@ -314,7 +360,11 @@ impl Pod {
                 self.terminate(Duration::from_secs(grace_seconds)).await;
             }
             Ok(PodRequest::Exec(message)) => {
-                exec::serve(message, packet.fds, &self.plan.containers, &self.reaper).await;
+                let start = |plan: &_, command: &_, further: &_, streams| {
+                    self.start_beside(plan, command, further, streams)
+                };
+                let Self { plan, reaper, .. } = &*self;
+                exec::serve(message, packet.fds, &plan.containers, reaper, start).await;
             }
             Err(error) => tracing::warn!(%error, "a request that is none"),
         }
@@ -342,8 +392,11 @@ impl Pod {
         if !stop_starting {
             return;
         }
-        for pid in self.running_now().values() {
-            container::signal(*pid, Signal::Term);
+        let plans = self.plan.init_containers.iter().chain(&self.plan.containers);
+        for plan in plans {
+            if let Some(running) = self.running_now().get(&plan.name) {
+                container::signal(running.pid, Signal::Number(plan.stop_signal));
+            }
         }
         sleep(grace).await;
         // Processes that still run have had their time.

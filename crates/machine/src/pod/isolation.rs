@@ -1,18 +1,21 @@
 //! What a pod sees of the host: its file tree, read-only, without what belongs to the machine or to
 //! other pods.
 //!
-//! Runs in the pod's new mount namespace, before anything of the pod does. Afterwards the process
-//! has only the privileges of a pod, and cannot get others back. A pod's root user has the host
-//! root's number: no file, kernel setting or device of the host may be left writable here.
+//! A pod has two mount namespaces. *Behind the stage* is its init's: the host's tree, read-only,
+//! and the state directory, from which containers with an image get their own mounts. *The pod's
+//! tree* is what other containers live in. Everything that runs for a container gives up the
+//! privileges of the init, and cannot get them back. A pod's root user has the host root's number:
+//! no file, kernel setting or device of the host may be left writable here.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use ambit_net::sys::capability;
 use ambit_net::sys::mount::{self, MountOptions};
-use ambit_net::sys::{capability, process};
+use ambit_net::sys::process::{self, Namespaces};
 
 use crate::image::{PROGRAM_NAMES, PROGRAMS, SHIPPED_BINARY};
 
@@ -60,20 +63,38 @@ fn step<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, Isolatio
     result.map_err(|source| IsolationError::Step { step: step.into(), source })
 }
 
-/// Gives the pod its own view of the file tree.
-///
-/// First everything there is becomes read-only, whatever it is and wherever it is mounted; only
-/// then come, one by one, the mounts that are the pod's own.
-pub(crate) fn set_up_mounts(
-    hidden: &Path,
-    files: &[(PathBuf, PathBuf)],
-    directories: &[(PathBuf, PathBuf)],
-) -> Result<(), IsolationError> {
+/// Cuts this mount namespace off from the machine's, and makes everything in it read-only, whatever
+/// it is and wherever it is mounted. Mounts that are made later are not.
+pub(crate) fn go_behind_the_stage() -> Result<(), IsolationError> {
     step("cut the pod's mounts off from the machine's", mount::make_private())?;
     step(
         "make the host's files read-only (this needs Linux 5.12)",
         mount::forbid_below(Path::new("/"), FORBID_WRITES),
-    )?;
+    )
+}
+
+/// Makes the pod's tree: a mount namespace for its containers, by its descriptor. The caller stays
+/// behind the stage.
+pub(crate) fn make_tree(
+    hidden: &Path,
+    files: &[(PathBuf, PathBuf)],
+    directories: &[(PathBuf, PathBuf)],
+) -> Result<File, IsolationError> {
+    let open = || File::open("/proc/self/ns/mnt");
+    let behind = step("open the mount namespace", open())?;
+    step("make the pod's mount namespace", process::unshare(Namespaces::MOUNT))?;
+    set_up_mounts(hidden, files, directories)?;
+    let tree = step("open the pod's mount namespace", open())?;
+    step("go back behind the stage", process::enter(&behind, Namespaces::MOUNT))?;
+    Ok(tree)
+}
+
+/// Gives the pod its own view of the file tree, one mount after the other.
+fn set_up_mounts(
+    hidden: &Path,
+    files: &[(PathBuf, PathBuf)],
+    directories: &[(PathBuf, PathBuf)],
+) -> Result<(), IsolationError> {
     let files = files.iter().map(Shown::open).collect::<Result<Vec<_>, _>>()?;
     let directories = directories.iter().map(Shown::directory).collect::<Result<Vec<_>, _>>()?;
     let binary = Shown::shipped_binary();
@@ -206,11 +227,22 @@ fn protect_proc() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up everything that a pod must not have, for this process and all it starts.
-///
-/// The init itself is not to be traced: it holds the directory of the logs, writable.
+/// Gives up everything that a container must not have, for this process and all it starts.
 pub(crate) fn give_up_privileges() -> Result<(), IsolationError> {
     step("drop capabilities", capability::keep_pod_defaults())?;
-    step("forbid new privileges", process::set_no_new_privileges())?;
-    step("forbid tracing of the pod's init", process::set_not_dumpable())
+    step("forbid new privileges", process::set_no_new_privileges())
+}
+
+/// Lets no process of the pod look into this one, which has what they must not have: privileges,
+/// and files that it can write.
+pub(crate) fn forbid_tracing() -> Result<(), IsolationError> {
+    step("forbid tracing", process::set_not_dumpable())
+}
+
+/// The binary that runs this, on a mount that cannot be written: a process has the file that it
+/// runs at hand. `None` if it has been replaced on the disk since.
+pub(crate) fn own_binary() -> Option<File> {
+    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    let file = File::open(fs::read_link("/proc/self/exe").ok()?).ok()?;
+    same(file.metadata().ok()?, fs::metadata("/proc/self/exe").ok()?).then_some(file)
 }
