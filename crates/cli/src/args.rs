@@ -250,6 +250,10 @@ pub(crate) struct UpArgs {
     pub(crate) no_mesh: bool,
     #[command(flatten)]
     pub(crate) images: ImageArgs,
+    /// A directory of this computer that pods may write, by volumes of type hostPath; may be
+    /// repeated. Others they can only read.
+    #[arg(long = "host-path", value_name = "DIR")]
+    pub(crate) host_paths: Vec<PathBuf>,
     /// A program that runs instead of a node's proxy, such as a real ztunnel, as NODE=PATH; may be
     /// repeated.
     #[arg(long = "proxy", value_name = "NODE=PATH")]

@@ -20,6 +20,8 @@ pub struct UpConfig {
     pub mesh: bool,
     /// What images mean.
     pub images: ImageMap,
+    /// Directories of the host that pods may write, by volumes of type hostPath.
+    pub host_paths: Vec<PathBuf>,
     /// Programs that run in place of `ambit proxy`, by node.
     pub proxies: BTreeMap<String, PathBuf>,
     /// Further arguments of every `ambit control`, `ambit node` and `ambit proxy`, by role.

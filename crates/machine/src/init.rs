@@ -153,6 +153,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         rootless,
         mesh: config.mesh,
         images: config.images.clone(),
+        host_paths: config.host_paths.clone(),
         binary: config.binary.clone(),
     };
     record.write(&layout)?;

@@ -17,6 +17,7 @@ mod runner;
 pub(crate) mod services;
 mod sources;
 mod vips;
+mod volumes;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

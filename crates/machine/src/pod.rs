@@ -7,7 +7,9 @@ mod container;
 mod exec;
 mod init;
 mod isolation;
+mod room;
 mod root;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,6 +21,8 @@ use crate::registry::{ContainerStatus, Phase};
 pub(crate) use container::run as run_container;
 pub(crate) use exec::{ExecAnswer, ExecControl, ExecMessage, WindowSize, answer};
 pub(crate) use init::run as run_init;
+pub(crate) use root::RootPlan;
+pub(crate) use volumes::{FilePlan, NOT_SHOWN, VolumeContent, VolumePlan, place as volume_place};
 
 /// Largest packet on a pod's socket: a command with its arguments, or the states of all containers.
 pub(crate) const PACKET_SIZE_MAX_BYTES: usize = 128 << 10;
@@ -40,6 +44,8 @@ pub(crate) struct PodPlan {
     pub(crate) logs: (PathBuf, String),
     /// What happens when a container ends.
     pub(crate) restart: RestartPolicy,
+    /// Its volumes.
+    pub(crate) volumes: Vec<VolumePlan>,
     /// Containers that run to their end, one after the other, before the others start.
     pub(crate) init_containers: Vec<ContainerPlan>,
     /// The containers.
@@ -71,14 +77,18 @@ pub(crate) struct ProcessPlan {
     pub(crate) working_directory: PathBuf,
     /// Who they run as.
     pub(crate) user: UserPlan,
+    /// Groups that they have besides.
+    pub(crate) groups: Vec<u32>,
     /// The container's own file tree; without it the pod's view of the host's.
     pub(crate) root: Option<RootPlan>,
+    /// What it mounts of the pod's volumes.
+    pub(crate) mounts: Vec<MountPlan>,
 }
 
 impl ProcessPlan {
     /// Whether the container has a mount namespace of its own.
     pub(crate) fn has_own_tree(&self) -> bool {
-        self.root.is_some()
+        self.root.is_some() || !self.mounts.is_empty()
     }
 }
 
@@ -96,19 +106,17 @@ pub(crate) enum UserPlan {
     OfImage(String),
 }
 
-/// The root of a container that has an image.
+/// A volume, or a part of one, in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RootPlan {
-    /// The image's tree.
-    pub(crate) image: PathBuf,
-    /// Where the container's own layer is made, in its own mount namespace.
-    pub(crate) layer: PathBuf,
-    /// Files and directories over the image's: where, and the content, which it cannot change.
-    pub(crate) shown: Vec<(PathBuf, PathBuf)>,
-    /// Nothing in it can be changed.
+pub(crate) struct MountPlan {
+    /// Where the volume is, behind the stage.
+    pub(crate) source: PathBuf,
+    /// The part.
+    pub(crate) sub_path: Option<PathBuf>,
+    /// Where it goes.
+    pub(crate) target: PathBuf,
+    /// The container cannot write it.
     pub(crate) is_read_only: bool,
-    /// The machine has one user only.
-    pub(crate) is_rootless: bool,
 }
 
 /// A readiness probe that runs inside the pod.
@@ -153,6 +161,8 @@ pub(crate) enum RestartPolicy {
 pub(crate) enum PodRequest {
     /// Send [`PodState`] now and whenever it changes.
     Follow,
+    /// These are the volumes now: a list of [`VolumePlan`] in sealed memory comes along.
+    Volumes,
     /// End every container: politely, then by force, then the pod.
     Terminate {
         /// How long politely.

@@ -38,6 +38,9 @@ pub struct Record {
     pub mesh: bool,
     /// What images mean.
     pub images: ImageMap,
+    /// Directories of the host that pods may write.
+    #[serde(default)]
+    pub host_paths: Vec<PathBuf>,
     /// The shipped binary.
     pub binary: PathBuf,
 }

@@ -41,7 +41,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/control/src/view_builder.rs", 20, PARTS),
     ("crates/dataplane/src/metrics.rs", 2, PARTS),
     ("crates/machine/src/node.rs", 3, PARTS),
-    ("crates/machine/src/pod.rs", 4, PARTS),
+    ("crates/machine/src/pod.rs", 3, PARTS),
     ("crates/manifest/src/check.rs", 2, PARTS),
     ("crates/manifest/src/lib.rs", 3, "the crate's root defines what its files read"),
     ("crates/manifest/src/policy.rs", 2, PARTS),

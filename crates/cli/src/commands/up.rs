@@ -203,10 +203,24 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         binary: std::env::current_exe().context("find this program")?,
         mesh: !args.no_mesh,
         images: images.commands.clone(),
+        host_paths: args.host_paths.iter().map(host_path).collect::<Result<_>>()?,
         proxies,
         arguments,
         environment: BTreeMap::new(),
     })
+}
+
+/// A directory that pods may write; a wrong one would only be noticed by a pod.
+fn host_path(path: &PathBuf) -> Result<PathBuf> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        bail!("--host-path {shown}: write an absolute path, as volumes do");
+    }
+    let found = std::fs::metadata(path).with_context(|| format!("--host-path {shown}"))?;
+    if !found.is_dir() {
+        bail!("--host-path {shown}: it is not a directory");
+    }
+    Ok(path.clone())
 }
 
 /// Prints the progress. A closed output is no reason to stop half way.

@@ -38,7 +38,7 @@ spec:
 
 /// An archive as `docker save` writes it, of an image with bash alone. Its `/etc` and `/etc/hosts`
 /// are links out of the image.
-fn archive(directory: &Path) -> PathBuf {
+pub(crate) fn archive(directory: &Path) -> PathBuf {
     let (root, parts) = (directory.join("root"), directory.join("parts"));
     let shell = |script: &str| {
         let mut command = Command::new("bash");

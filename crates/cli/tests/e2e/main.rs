@@ -58,6 +58,7 @@ mod telemetry;
 mod tokens;
 mod traffic_policies;
 mod transfer;
+mod volumes;
 mod waypoint;
 mod waypoints;
 mod ztunnel;

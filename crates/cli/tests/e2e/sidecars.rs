@@ -95,6 +95,7 @@ fn bare(name: &'static str) -> Machine {
         binary: binary(),
         mesh: false,
         images: ImageMap::default(),
+        host_paths: Vec::new(),
         proxies: Default::default(),
         arguments: Default::default(),
         environment: Default::default(),

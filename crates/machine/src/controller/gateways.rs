@@ -660,6 +660,7 @@ mod tests {
             binary: "/b".into(),
             mesh,
             images: ImageMap::default(),
+            host_paths: Vec::new(),
             proxies: BTreeMap::new(),
             arguments: BTreeMap::from([(
                 "control".to_owned(),

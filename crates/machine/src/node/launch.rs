@@ -4,12 +4,13 @@
 //! there. This process itself does not change.
 
 use std::io::{self, Write};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use ambit_net::memfd::Sealed;
 use ambit_net::namespace::NetNs;
 use ambit_net::seqpacket::{Connection, PacketError};
 use ambit_net::sys::process::{self, Namespaces, Pid};
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::image::SHIPPED_BINARY;
 use crate::layout::SOCKET_NAME;
-use crate::pod::{PodPlan, PodRequest};
+use crate::pod::{PodPlan, PodRequest, VolumePlan};
 use crate::reaper::{Reaper, exit_code};
 
 /// How long a pod's init may take until it answers.
@@ -53,6 +54,9 @@ pub(crate) enum LaunchError {
         /// Why.
         source: io::Error,
     },
+    /// There is no memory for what the volumes hold.
+    #[error("cannot hand over what the volumes hold")]
+    Volumes(#[source] io::Error),
     /// A request could not be sent.
     #[error("cannot ask the pod's init")]
     Ask(#[source] PacketError),
@@ -147,6 +151,13 @@ pub(crate) async fn find(socket: &Path) -> Result<Running, LaunchError> {
 /// Sends a request to a pod's init over a connection of its own.
 pub(crate) async fn ask(socket: &Path, request: &PodRequest) -> Result<Connection, LaunchError> {
     ask_with(socket, request, &[]).await
+}
+
+/// Tells a pod's init what its volumes hold now. It may be much, and secret: it goes in memory.
+pub(crate) async fn send_volumes(socket: &Path, volumes: &[VolumePlan]) -> Result<(), LaunchError> {
+    let text = serde_json::to_vec(volumes).expect("volumes can be written as JSON");
+    let sealed = Sealed::create("volumes", &text).map_err(LaunchError::Volumes)?;
+    ask_with(socket, &PodRequest::Volumes, &[sealed.as_fd()]).await.map(drop)
 }
 
 /// [`ask`] with descriptors that the request is about.

@@ -18,6 +18,7 @@ use crate::image::{StoredImage, command_line, expand};
 use crate::layout::LAYER;
 use crate::pod::{
     ContainerPlan, ExecProbe, PodPlan, ProbeTiming, ProcessPlan, RestartPolicy, RootPlan, UserPlan,
+    VolumePlan,
 };
 use crate::registry::Mirror;
 
@@ -84,7 +85,8 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
     let names = PodName::of(pod);
     let spec = pod.spec.clone().unwrap_or_default();
     let sources = Sources { pod, place, mirror, names: &names };
-    let builder = Builder { sources: &sources };
+    let volumes = sources.volumes()?;
+    let builder = Builder { sources: &sources, volumes: &volumes };
     let build = |containers: &[Container]| -> Result<Vec<ContainerPlan>, PlanError> {
         containers.iter().map(|container| builder.container(container)).collect()
     };
@@ -105,7 +107,17 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
         },
         init_containers: build(spec.init_containers.as_deref().unwrap_or_default())?,
         containers: build(&spec.containers)?,
+        volumes,
     })
+}
+
+/// The volumes alone, as they are now.
+pub(crate) fn volumes(
+    pod: &Pod,
+    place: &Place<'_>,
+    mirror: &Mirror,
+) -> Result<Vec<VolumePlan>, PlanError> {
+    Sources { pod, place, mirror, names: &PodName::of(pod) }.volumes()
 }
 
 /// The credentials of a Gateway's pod, as far as they are directories.
@@ -133,6 +145,7 @@ pub(crate) fn file_name(path: &str) -> &str {
 
 struct Builder<'a> {
     sources: &'a Sources<'a>,
+    volumes: &'a [VolumePlan],
 }
 
 impl Builder<'_> {
@@ -152,7 +165,7 @@ impl Builder<'_> {
             command: command_line(image, &command, &args, self.sources.place.images)?,
             exec_probe: probe.and_then(exec_probe),
             stop_signal: signal.and_then(signal_number).unwrap_or(SIGTERM),
-            process: self.process(container, stored)?,
+            process: self.process(container, stored, &environment)?,
             environment: match stored {
                 Some(stored) => with_own_variables(environment, stored),
                 None => environment,
@@ -164,7 +177,9 @@ impl Builder<'_> {
         &self,
         container: &Container,
         stored: Option<&StoredImage>,
+        environment: &BTreeMap<String, String>,
     ) -> Result<ProcessPlan, PlanError> {
+        let value = |name: &str| environment.get(name).cloned();
         let own = stored.map(|stored| stored.config.working_dir.as_path());
         let given = container.working_dir.as_deref().filter(|path| !path.is_empty());
         let directory = given.map(Path::new).or(own).unwrap_or(Path::new("/"));
@@ -172,8 +187,21 @@ impl Builder<'_> {
             // In an image everything is below its root.
             working_directory: Path::new("/").join(directory),
             user: self.user(container, stored)?,
+            groups: self.groups(),
             root: stored.map(|stored| self.root(container, stored)),
+            mounts: self.sources.mounts(container, self.volumes, value)?,
         })
+    }
+
+    /// The groups of the pod's volumes and files, where there is more than one.
+    fn groups(&self) -> Vec<u32> {
+        let spec = self.sources.pod.spec.as_ref();
+        let context = spec.and_then(|spec| spec.security_context.as_ref());
+        let context = context.filter(|_| !self.sources.place.is_rootless);
+        let supplemental = context.and_then(|context| context.supplemental_groups.as_ref());
+        let groups = supplemental.into_iter().flatten();
+        let all = groups.chain(context.and_then(|context| context.fs_group.as_ref()));
+        all.filter_map(|group| u32::try_from(*group).ok()).collect()
     }
 
     fn root(&self, container: &Container, stored: &StoredImage) -> RootPlan {
@@ -368,6 +396,7 @@ mod tests {
             pod_ips: &[],
             images: &images,
             is_rootless: false,
+            host_paths: &[],
         };
         let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u"}, "spec": spec});
         let pod: Pod = serde_json::from_value(pod).unwrap();

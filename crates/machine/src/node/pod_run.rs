@@ -26,8 +26,9 @@ use super::launch::{self, LaunchError, Running};
 use super::network::{self, NetworkError};
 use super::plan::{self, Place, PlanError, PodName};
 use super::probe::{Answer, NodeProbe};
+use crate::image::ImageMap;
 use crate::logs;
-use crate::pod::{PACKET_SIZE_MAX_BYTES, PodRequest, PodState};
+use crate::pod::{PACKET_SIZE_MAX_BYTES, PodRequest, PodState, VolumePlan};
 use crate::record::{Record, RecordError};
 use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
 
@@ -90,6 +91,8 @@ pub(crate) struct PodRun {
     /// How often its init was started again.
     own_restarts: u32,
     probes: Probes,
+    /// What the init knows of the volumes; nothing is known of an adopted one.
+    volumes: Option<Vec<VolumePlan>>,
 }
 
 /// The probes that are asked from the node.
@@ -127,6 +130,7 @@ impl PodRun {
         });
         Self {
             own_restarts,
+            volumes: None,
             probes: Probes { tasks: BTreeMap::new(), ready: BTreeMap::new(), answers, answering },
             status: adopted.unwrap_or(fresh),
             written: None,
@@ -233,21 +237,45 @@ impl PodRun {
         self.write_files(&pod)?;
         // Read again for each start: `ambit apply --image` adds to it.
         let images = Record::read(&self.context.layout)?.images;
-        let place = Place {
+        let mut plan = plan::plan(&pod, &self.place(&images), &self.context.mirror())?;
+        if !self.context.record.mesh {
+            plan.directories.clear();
+        }
+        self.volumes = Some(plan.volumes.clone());
+        let running = launch::start(plan, netns, &self.context.reaper).await?;
+        self.status.started_at = Some(timestamp());
+        Ok(running)
+    }
+
+    fn place<'a>(&'a self, images: &'a ImageMap) -> Place<'a> {
+        Place {
             layout: &self.context.layout,
             node: &self.context.node,
             host_ips: self.context.network.fabric().both(),
             pod_ips: &self.status.pod_ips,
-            images: &images,
+            images,
             is_rootless: self.context.record.rootless,
-        };
-        let mut plan = plan::plan(&pod, &place, &self.context.mirror())?;
-        if !self.context.record.mesh {
-            plan.directories.clear();
+            host_paths: &self.context.record.host_paths,
         }
-        let running = launch::start(plan, netns, &self.context.reaper).await?;
-        self.status.started_at = Some(timestamp());
-        Ok(running)
+    }
+
+    /// Tells the pod's init what the volumes hold now, if that is something else. An object that is
+    /// gone leaves them as they are, as in Kubernetes.
+    async fn update_volumes(&mut self) {
+        let Some(pod) = &self.pod else { return };
+        let images = ImageMap::default();
+        let now = plan::volumes(pod, &self.place(&images), &self.context.mirror());
+        let Ok(now) = now else { return };
+        if now.is_empty() || self.volumes.as_ref() == Some(&now) {
+            return;
+        }
+        match launch::send_volumes(&self.socket(), &now).await {
+            Ok(()) => self.volumes = Some(now),
+            Err(error) => {
+                let pod = &self.names.name;
+                tracing::warn!(pod, error = error_chain(&error), "cannot update a pod's volumes");
+            }
+        }
     }
 
     fn set_up_network(&mut self, pod: &Pod) -> Result<NetNs, StartError> {
@@ -306,6 +334,8 @@ impl PodRun {
         let mut state = PodState::default();
         let mut deadline: Option<Instant> = None;
         let mut asked = Wish::Run;
+        let mut changes = self.context.changes.subscribe();
+        self.update_volumes().await;
         loop {
             if self.wish() != asked {
                 asked = self.wish();
@@ -330,6 +360,7 @@ impl PodRun {
                     self.probes.ready.insert(container, ready);
                 }
                 changed = self.wishes.changed() => if changed.is_err() { break },
+                Ok(()) = changes.changed() => self.update_volumes().await,
                 () = expired => {
                     let _gone = process::send_signal(&running.pidfd, Signal::Kill);
                     deadline = None;

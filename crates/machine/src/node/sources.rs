@@ -46,6 +46,54 @@ pub(crate) enum PlanError {
         /// What it asks for.
         source_name: String,
     },
+    /// A mount of nothing.
+    #[error(
+        "container {container:?} mounts volume {volume:?}, which is not in spec.volumes; add it"
+    )]
+    NoVolume {
+        /// Which.
+        container: String,
+        /// The volume's name.
+        volume: String,
+    },
+    /// A place where nothing can be mounted.
+    #[error(
+        "container {container:?}: nothing can be mounted at {path:?}; name a place below / and \
+         outside of /proc, without \"..\""
+    )]
+    MountPath {
+        /// Which.
+        container: String,
+        /// As written.
+        path: String,
+    },
+    /// A file of a volume that cannot be one.
+    #[error("volume {volume:?}: {path:?} is no path in a volume; write names, without \"..\"")]
+    FilePath {
+        /// The volume's name.
+        volume: String,
+        /// As written.
+        path: String,
+    },
+    /// A size that is none.
+    #[error("volume {volume:?}: sizeLimit {size:?} is no size; write it as 64Mi or 1Gi")]
+    Size {
+        /// The volume's name.
+        volume: String,
+        /// As written.
+        size: String,
+    },
+    /// A path of the host that no pod sees.
+    #[error(
+        "volume {volume:?}: pods see nothing of {path} on this machine; name another directory, \
+         or allow it with `ambit up --host-path {path}`"
+    )]
+    HostPath {
+        /// The volume's name.
+        volume: String,
+        /// As written.
+        path: String,
+    },
     /// A container that insists on not being root and names no user.
     #[error(
         "container {container:?} has runAsNonRoot, but neither runAsUser nor an image of the store \
@@ -72,6 +120,8 @@ pub(crate) struct Place<'a> {
     pub(crate) images: &'a ImageMap,
     /// The machine has one user only.
     pub(crate) is_rootless: bool,
+    /// Directories of the host that pods may write.
+    pub(crate) host_paths: &'a [PathBuf],
 }
 
 /// Namespace, name and uid of a pod.

@@ -28,6 +28,7 @@ const POD: &[&str] = &[
     "subdomain",
     "terminationGracePeriodSeconds",
     "tolerations",
+    "volumes",
 ];
 
 /// Likewise of a container.
@@ -44,17 +45,28 @@ const CONTAINER: &[&str] = &[
     "securityContext",
     "terminationMessagePath",
     "terminationMessagePolicy",
+    "volumeMounts",
     "workingDir",
 ];
+
+/// Likewise of a volume, and of the sources of a projected one.
+const VOLUME: &[&str] =
+    &["configMap", "downwardAPI", "emptyDir", "hostPath", "name", "projected", "secret"];
+const PROJECTED: &[&str] = &["configMap", "downwardAPI", "secret"];
+/// Likewise of what a container mounts.
+const MOUNT: &[&str] = &["mountPath", "name", "readOnly", "subPath", "subPathExpr"];
 
 /// Likewise of a security context: either granted, or held by every pod anyway.
 const SECURITY: &[&str] = &[
     "allowPrivilegeEscalation",
+    "fsGroup",
+    "fsGroupChangePolicy",
     "readOnlyRootFilesystem",
     "runAsGroup",
     "runAsNonRoot",
     "runAsUser",
     "seccompProfile",
+    "supplementalGroups",
 ];
 
 /// Likewise of a readiness probe.
@@ -74,18 +86,31 @@ pub(crate) fn without_effect(spec: &Value, prefix: &str) -> Vec<String> {
     let mut found = Vec::new();
     unknown(spec, POD, prefix, &mut found);
     security(spec, prefix, &mut found);
+    for (index, volume) in list_of(spec, "volumes").enumerate() {
+        let path = format!("{prefix}.volumes[{index}]");
+        unknown(volume, VOLUME, &path, &mut found);
+        for (index, source) in list_of(&volume["projected"], "sources").enumerate() {
+            unknown(source, PROJECTED, &format!("{path}.projected.sources[{index}]"), &mut found);
+        }
+    }
     for list in ["initContainers", "containers"] {
-        let containers = spec.get(list).and_then(Value::as_array);
-        for (index, container) in containers.into_iter().flatten().enumerate() {
+        for (index, container) in list_of(spec, list).enumerate() {
             let path = format!("{prefix}.{list}[{index}]");
             unknown(container, CONTAINER, &path, &mut found);
             security(container, &path, &mut found);
+            for (index, mount) in list_of(container, "volumeMounts").enumerate() {
+                unknown(mount, MOUNT, &format!("{path}.volumeMounts[{index}]"), &mut found);
+            }
             if let Some(probe) = container.get("readinessProbe") {
                 unknown(probe, PROBE, &format!("{path}.readinessProbe"), &mut found);
             }
         }
     }
     found
+}
+
+fn list_of<'v>(value: &'v Value, field: &str) -> impl Iterator<Item = &'v Value> {
+    value.get(field).and_then(Value::as_array).into_iter().flatten()
 }
 
 fn security(holder: &Value, path: &str, found: &mut Vec<String>) {
@@ -116,12 +141,16 @@ mod tests {
     fn fields_without_effect_are_named() {
         let spec = json!({
             "serviceAccountName": "a",
-            "volumes": [{"name": "v"}],
+            "volumes": [
+                {"name": "v", "emptyDir": {"medium": "Memory"}},
+                {"name": "w", "nfs": {"server": "a"}},
+                {"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+            ],
             "securityContext": {"runAsUser": 1, "fsGroup": 2, "seLinuxOptions": {}},
             "containers": [{
                 "name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}},
                 "readinessProbe": {"grpc": {"port": 1}},
-                "volumeMounts": [],
+                "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
             }],
         });
         let mut found = without_effect(&spec, "spec");
@@ -131,8 +160,9 @@ mod tests {
             [
                 "spec.containers[0].readinessProbe.grpc",
                 "spec.containers[0].resources",
-                "spec.securityContext.fsGroup",
-                "spec.volumes",
+                "spec.containers[0].volumeMounts[0].mountPropagation",
+                "spec.volumes[1].nfs",
+                "spec.volumes[2].projected.sources[0].serviceAccountToken",
             ]
         );
     }

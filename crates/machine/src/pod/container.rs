@@ -26,7 +26,8 @@ use tokio::net::unix::pipe;
 
 use super::isolation;
 use super::root::{self, Shown};
-use super::{ContainerPlan, ProcessPlan, RootPlan, UserPlan};
+use super::{ContainerPlan, MountPlan, ProcessPlan, RootPlan, UserPlan};
+use super::{room, volumes};
 use crate::image::SHIPPED_BINARY;
 
 /// The shipped binary, also where the container's file tree does not show it.
@@ -95,17 +96,20 @@ fn prepare(arguments: &Arguments) -> anyhow::Result<Option<PathBuf>> {
         (Some(joined), _) => {
             process::enter(joined, Namespaces::MOUNT).context("enter the container")?;
         }
-        (None, None) => process::enter(pod_tree, Namespaces::MOUNT).context("enter the pod")?,
-        (None, Some(root)) => enter_image(root, &pod_tree, &plan.working_directory)?,
+        (None, None) => enter_pod(&plan.mounts, &pod_tree)?,
+        (None, Some(root)) => {
+            enter_image(root, &plan.mounts, &pod_tree, &plan.working_directory)?;
+        }
     }
     // From here on, nothing leads back behind the stage.
-    let user = match &plan.user {
+    let mut user = match &plan.user {
         UserPlan::Numbers { user, group } => {
             let home = PathBuf::new();
             users::User { uid: *user, gid: *group, groups: Vec::new(), home }
         }
         UserPlan::OfImage(name) => users::resolve(Path::new("/"), name, &Limits::default())?,
     };
+    user.groups.extend(&plan.groups);
     isolation::give_up_privileges()?;
     become_user(&user)?;
     std::env::set_current_dir(&plan.working_directory).with_context(|| {
@@ -118,6 +122,7 @@ fn prepare(arguments: &Arguments) -> anyhow::Result<Option<PathBuf>> {
 /// shared memory, and `/proc`.
 fn enter_image(
     plan: &RootPlan,
+    mounts: &[MountPlan],
     pod_tree: &OwnedFd,
     working_directory: &Path,
 ) -> anyhow::Result<()> {
@@ -134,7 +139,33 @@ fn enter_image(
     for (target, content) in &plan.shown {
         shown.push(root::unchanging(target, content)?);
     }
+    shown.extend(take_mounts(mounts)?);
     Ok(root::enter(plan, shown, working_directory)?)
+}
+
+/// Enters the pod's tree, with volumes that only this container sees.
+fn enter_pod(mounts: &[MountPlan], pod_tree: &OwnedFd) -> anyhow::Result<()> {
+    let shown = take_mounts(mounts)?;
+    process::enter(pod_tree, Namespaces::MOUNT).context("enter the pod")?;
+    if shown.is_empty() {
+        return Ok(());
+    }
+    process::unshare(Namespaces::MOUNT).context("make the container's mount namespace")?;
+    shown.into_iter().try_for_each(|shown| Ok(room::show(shown)?))
+}
+
+/// Takes what a container mounts of the pod's volumes, behind the stage.
+fn take_mounts(mounts: &[MountPlan]) -> anyhow::Result<Vec<Shown>> {
+    let take = |mount: &MountPlan| {
+        let MountPlan { source, sub_path, target, is_read_only } = mount;
+        let taken = volumes::take(source, sub_path.as_deref(), *is_read_only);
+        let (tree, kind) = taken.with_context(|| {
+            let volume = source.file_name().unwrap_or_default().to_string_lossy();
+            format!("take volume {volume:?} for {}", target.display())
+        })?;
+        Ok(Shown { target: target.clone(), tree, kind })
+    };
+    mounts.iter().map(take).collect()
 }
 
 fn become_user(user: &users::User) -> anyhow::Result<()> {

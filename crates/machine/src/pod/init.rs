@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ambit_net::memfd::Sealed;
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
 use ambit_net::sys::mount;
 use ambit_net::sys::process::{self, Pid, Signal};
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::container::{self, Stage, Started, Streams};
 use super::exec;
 use super::isolation;
+use super::volumes::{self, VolumePlan};
 use super::{
     ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, ProbeRecord,
     RestartPolicy,
@@ -58,6 +60,8 @@ pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
 
 struct Pod {
     plan: PodPlan,
+    /// The volumes as they are now.
+    volumes: Mutex<Vec<VolumePlan>>,
     /// The directory of the logs, by a descriptor: the path leads to a mount that cannot be
     /// written.
     logs: PathBuf,
@@ -84,7 +88,9 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     fs::create_dir_all(plan.directory.join(LAYER)).context("make the place of a layer")?;
     let nowhere = File::options().read(true).write(true).open("/dev/null");
     let nowhere = nowhere.context("open /dev/null")?;
+    let volumes = volumes::prepare(&plan.directory, &plan.volumes, &plan.hidden)?;
     isolation::go_behind_the_stage()?;
+    volumes.mount(&plan.directory)?;
     let pod_tree = isolation::make_tree(&plan.hidden, &plan.files, &plan.directories)?;
     let stage = Stage::new(pod_tree, isolation::own_binary(), nowhere);
     let stage = stage.context("keep the pod's tree")?;
@@ -100,6 +106,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let pod = Arc::new(Pod {
         logs: seen(&log_directory),
         stage,
+        volumes: Mutex::new(plan.volumes.clone()),
         plan,
         reaper: Reaper::start().context("watch children")?,
         state,
@@ -356,6 +363,7 @@ impl Pod {
         };
         match serde_json::from_slice(&buffer[..packet.length]) {
             Ok(PodRequest::Follow) => self.tell(&connection).await,
+            Ok(PodRequest::Volumes) => self.update_volumes(packet.fds),
             Ok(PodRequest::Terminate { grace_seconds }) => {
                 self.terminate(Duration::from_secs(grace_seconds)).await;
             }
@@ -367,6 +375,24 @@ impl Pod {
                 exec::serve(message, packet.fds, &plan.containers, reaper, start).await;
             }
             Err(error) => tracing::warn!(%error, "a request that is none"),
+        }
+    }
+
+    /// Takes over what the volumes are now. What fails stays as it was, until the next change.
+    fn update_volumes(&self, fds: Vec<OwnedFd>) {
+        let read = || -> anyhow::Result<Vec<VolumePlan>> {
+            let sent = fds.into_iter().next().context("nothing came along")?;
+            Ok(serde_json::from_slice(&Sealed::from_fd(sent)?.read()?)?)
+        };
+        match read() {
+            Ok(new) => {
+                let mut now = self.volumes.lock().expect("nothing panics while it holds the lock");
+                for error in volumes::update(&self.plan.directory, &now, &new) {
+                    eprintln!("{:#}", anyhow::Error::new(error));
+                }
+                *now = new;
+            }
+            Err(error) => eprintln!("cannot read what the volumes are: {error:#}"),
         }
     }
 

@@ -18,7 +18,7 @@ use ambit_image::PathError;
 use ambit_image::mount_point::{self, Kind};
 use ambit_net::sys::mount::{self, MountOptions};
 
-use super::RootPlan;
+use serde::{Deserialize, Serialize};
 
 /// Most that a container may write into its root.
 pub(crate) const LAYER_SIZE_BYTES: u64 = 1 << 30;
@@ -28,6 +28,21 @@ const CONTAINER: MountOptions =
     MountOptions { read_only: false, no_suid: true, no_dev: true, no_exec: false };
 /// Of what it must not change.
 pub(super) const UNCHANGING: MountOptions = MountOptions { read_only: true, ..CONTAINER };
+
+/// The root of a container that has an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RootPlan {
+    /// The image's tree.
+    pub(crate) image: PathBuf,
+    /// Where the container's own layer is made, in its own mount namespace.
+    pub(crate) layer: PathBuf,
+    /// Files and directories over the image's: where, and the content, which it cannot change.
+    pub(crate) shown: Vec<(PathBuf, PathBuf)>,
+    /// Nothing in it can be changed.
+    pub(crate) is_read_only: bool,
+    /// The machine has one user only.
+    pub(crate) is_rootless: bool,
+}
 
 /// A root that could not be made.
 #[derive(Debug, thiserror::Error)]

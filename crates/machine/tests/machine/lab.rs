@@ -272,6 +272,7 @@ pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
         binary: std::env::current_exe().unwrap(),
         mesh: false,
         images: ImageMap::default(),
+        host_paths: Vec::new(),
         proxies: BTreeMap::new(),
         arguments: BTreeMap::new(),
         environment: BTreeMap::new(),

@@ -1,0 +1,519 @@
+//! From a pod's volumes and their mounts to what its init and its containers make of them.
+//!
+//! Pure, like the plan. Kinds of volumes that a machine does not have are left out, with their
+//! mounts; admission names them in a warning.
+
+use std::path::{Component, Path, PathBuf};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{
+    ConfigMap, ConfigMapVolumeSource, Container, DownwardAPIVolumeFile, EmptyDirVolumeSource,
+    HostPathVolumeSource, KeyToPath, Secret, SecretVolumeSource, Volume, VolumeMount,
+    VolumeProjection,
+};
+
+use super::sources::{PlanError, Sources};
+use crate::image::expand;
+use crate::pod::{FilePlan, MountPlan, NOT_SHOWN, VolumeContent, VolumePlan, volume_place};
+
+/// Room in an empty volume that does not say.
+const EMPTY_SIZE_BYTES: u64 = 1 << 30;
+/// Of files whose volume does not say.
+const FILE_MODE: u32 = 0o644;
+const MODE_BITS: u32 = 0o777;
+/// The units of sizes, and how many bits or decimal digits they stand for.
+const UNITS: [(&str, u64); 9] = [
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("k", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("", 1),
+];
+
+/// A key of an object, where it goes, and its mode.
+type Item = (String, String, u32);
+
+impl Sources<'_> {
+    /// The volumes of the pod.
+    pub(super) fn volumes(&self) -> Result<Vec<VolumePlan>, PlanError> {
+        let spec = self.pod.spec.as_ref();
+        let context = spec.and_then(|spec| spec.security_context.as_ref());
+        let group = context.and_then(|context| context.fs_group);
+        // Where there is one user only, everything is its own.
+        let group = group.and_then(|group| u32::try_from(group).ok());
+        let group = group.filter(|_| !self.place.is_rootless);
+        let mut plans = Vec::new();
+        for volume in spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten() {
+            let is_own = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+            if volume.name.is_empty() || !volume.name.chars().all(|it| is_own(it) || it == '-') {
+                let (volume, path) = (volume.name.clone(), volume.name.clone());
+                return Err(PlanError::FilePath { volume, path });
+            }
+            if let Some(content) = self.volume_content(volume)? {
+                plans.push(VolumePlan { name: volume.name.clone(), group, content });
+            }
+        }
+        Ok(plans)
+    }
+
+    /// `None` for a kind that a machine does not have.
+    fn volume_content(&self, volume: &Volume) -> Result<Option<VolumeContent>, PlanError> {
+        let name = &volume.name;
+        let content = if let Some(empty) = &volume.empty_dir {
+            empty_content(name, empty)?
+        } else if let Some(map) = &volume.config_map {
+            VolumeContent::Files(self.config_map_files(name, map, None)?)
+        } else if let Some(secret) = &volume.secret {
+            VolumeContent::Files(self.secret_files(name, secret, None)?)
+        } else if let Some(downward) = &volume.downward_api {
+            let mode = mode(downward.default_mode);
+            let items = downward.items.as_deref().unwrap_or_default();
+            VolumeContent::Files(self.downward_files(name, items, mode)?)
+        } else if let Some(projected) = &volume.projected {
+            let mode = mode(projected.default_mode);
+            let mut files = Vec::new();
+            for source in projected.sources.iter().flatten() {
+                files.extend(self.projected_files(name, source, mode)?);
+            }
+            VolumeContent::Files(files)
+        } else if let Some(host) = &volume.host_path {
+            self.host_content(name, host)?
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(content))
+    }
+
+    fn projected_files(
+        &self,
+        volume: &str,
+        source: &VolumeProjection,
+        mode: u32,
+    ) -> Result<Vec<FilePlan>, PlanError> {
+        if let Some(map) = &source.config_map {
+            let (name, items) = (Some(map.name.clone()), map.items.clone());
+            let source = ConfigMapVolumeSource {
+                name: name.unwrap_or_default(),
+                items,
+                optional: map.optional,
+                default_mode: None,
+            };
+            return self.config_map_files(volume, &source, Some(mode));
+        }
+        if let Some(secret) = &source.secret {
+            let source = SecretVolumeSource {
+                secret_name: Some(secret.name.clone()),
+                items: secret.items.clone(),
+                optional: secret.optional,
+                default_mode: None,
+            };
+            return self.secret_files(volume, &source, Some(mode));
+        }
+        let items = source.downward_api.as_ref().and_then(|downward| downward.items.as_deref());
+        self.downward_files(volume, items.unwrap_or_default(), mode)
+    }
+
+    fn config_map_files(
+        &self,
+        volume: &str,
+        source: &ConfigMapVolumeSource,
+        mode_of_all: Option<u32>,
+    ) -> Result<Vec<FilePlan>, PlanError> {
+        let name = &source.name;
+        let map: Option<ConfigMap> =
+            self.source("ConfigMap", "configmaps", name, source.optional)?;
+        let Some(map) = map else { return Ok(Vec::new()) };
+        let texts = map.data.into_iter().flatten();
+        let mut data: Vec<(String, ByteString)> =
+            texts.map(|(key, text)| (key, ByteString(text.into_bytes()))).collect();
+        data.extend(map.binary_data.into_iter().flatten());
+        let mode = mode_of_all.unwrap_or_else(|| mode(source.default_mode));
+        let items = items(source.items.as_deref(), mode);
+        let object = ("ConfigMap", name.as_str(), source.optional);
+        files(volume, object, &data, items, mode)
+    }
+
+    fn secret_files(
+        &self,
+        volume: &str,
+        source: &SecretVolumeSource,
+        mode_of_all: Option<u32>,
+    ) -> Result<Vec<FilePlan>, PlanError> {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let secret: Option<Secret> = self.source("Secret", "secrets", name, source.optional)?;
+        let Some(secret) = secret else { return Ok(Vec::new()) };
+        let mut content = secret.data.unwrap_or_default();
+        let texts = secret.string_data.into_iter().flatten();
+        content.extend(texts.map(|(key, text)| (key, ByteString(text.into_bytes()))));
+        let data: Vec<(String, ByteString)> = content.into_iter().collect();
+        let mode = mode_of_all.unwrap_or_else(|| mode(source.default_mode));
+        let items = items(source.items.as_deref(), mode);
+        files(volume, ("Secret", name, source.optional), &data, items, mode)
+    }
+
+    fn downward_files(
+        &self,
+        volume: &str,
+        items: &[DownwardAPIVolumeFile],
+        mode: u32,
+    ) -> Result<Vec<FilePlan>, PlanError> {
+        let metadata = &self.pod.metadata;
+        let file = |item: &DownwardAPIVolumeFile| {
+            let unknown = |source_name: &str| PlanError::Field {
+                place: format!("volume {volume:?}"),
+                source_name: source_name.to_owned(),
+            };
+            let field = item.field_ref.as_ref().map(|field| field.field_path.as_str());
+            let lines = |map: &Option<std::collections::BTreeMap<String, String>>| {
+                let line = |(key, value): (&String, &String)| format!("{key}={value:?}\n");
+                map.iter().flatten().map(line).collect::<String>()
+            };
+            let text = match field {
+                Some("metadata.labels") => Some(lines(&metadata.labels)),
+                Some("metadata.annotations") => Some(lines(&metadata.annotations)),
+                Some(path) => self.field(path),
+                None => None,
+            };
+            let text = text.ok_or_else(|| unknown(field.unwrap_or("a resourceFieldRef")))?;
+            let mode = item.mode.map_or(mode, |mode| mode as u32 & MODE_BITS);
+            Ok(FilePlan {
+                path: file_path(volume, &item.path)?,
+                mode,
+                data: ByteString(text.into_bytes()),
+            })
+        };
+        items.iter().map(file).collect()
+    }
+
+    fn host_content(
+        &self,
+        volume: &str,
+        host: &HostPathVolumeSource,
+    ) -> Result<VolumeContent, PlanError> {
+        let path = Path::new(&host.path);
+        let wrong = || PlanError::HostPath { volume: volume.to_owned(), path: host.path.clone() };
+        let is_plain =
+            |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if !path.is_absolute() || !path.components().all(is_plain) {
+            return Err(wrong());
+        }
+        let allowed = self.place.host_paths.iter().find(|allowed| path.starts_with(allowed));
+        if allowed.is_none() && NOT_SHOWN.iter().any(|hidden| path.starts_with(hidden)) {
+            return Err(wrong());
+        }
+        let is_made = host.type_.as_deref() == Some("DirectoryOrCreate");
+        Ok(VolumeContent::Host { path: path.to_owned(), allowed: allowed.cloned(), is_made })
+    }
+
+    /// What a container mounts, outer places before inner ones.
+    pub(super) fn mounts(
+        &self,
+        container: &Container,
+        volumes: &[VolumePlan],
+        value: impl Fn(&str) -> Option<String>,
+    ) -> Result<Vec<MountPlan>, PlanError> {
+        let mut plans = Vec::new();
+        for mount in container.volume_mounts.iter().flatten() {
+            plans.extend(self.mount(&container.name, mount, volumes, &value)?);
+        }
+        plans.sort_by_key(|plan| plan.target.components().count());
+        Ok(plans)
+    }
+
+    fn mount(
+        &self,
+        container: &str,
+        mount: &VolumeMount,
+        volumes: &[VolumePlan],
+        value: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<MountPlan>, PlanError> {
+        let declared = self.pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+        if !declared.into_iter().flatten().any(|volume| volume.name == mount.name) {
+            let (container, volume) = (container.to_owned(), mount.name.clone());
+            return Err(PlanError::NoVolume { container, volume });
+        }
+        let Some(volume) = volumes.iter().find(|volume| volume.name == mount.name) else {
+            return Ok(None);
+        };
+        let target = Path::new("/").join(&mount.mount_path);
+        let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+        let is_place = target.components().all(is_plain) && target.parent().is_some();
+        if !is_place || target.starts_with("/proc") {
+            let (container, path) = (container.to_owned(), mount.mount_path.clone());
+            return Err(PlanError::MountPath { container, path });
+        }
+        let expanded = mount.sub_path_expr.as_ref().map(|text| expand(text, value));
+        let sub_path = mount.sub_path.clone().or(expanded).filter(|path| !path.is_empty());
+        let sub_path = sub_path.map(|path| sub_path_of(&volume.name, &path)).transpose()?;
+        let is_read_only = match &volume.content {
+            VolumeContent::Empty { .. } => mount.read_only == Some(true),
+            VolumeContent::Files(_) => true,
+            VolumeContent::Host { allowed, .. } => {
+                allowed.is_none() || mount.read_only == Some(true)
+            }
+        };
+        let source = volume_place(&self.directory(), &volume.name);
+        Ok(Some(MountPlan { source, sub_path, target, is_read_only }))
+    }
+}
+
+fn empty_content(volume: &str, empty: &EmptyDirVolumeSource) -> Result<VolumeContent, PlanError> {
+    let size_bytes = match &empty.size_limit {
+        Some(limit) => size_bytes(&limit.0)
+            .ok_or_else(|| PlanError::Size { volume: volume.to_owned(), size: limit.0.clone() })?,
+        None => EMPTY_SIZE_BYTES,
+    };
+    Ok(VolumeContent::Empty { size_bytes })
+}
+
+/// A size as Kubernetes writes it, in whole units. Nothing is no size: to the kernel it would be
+/// all of the memory.
+fn size_bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*factor).filter(|size| *size > 0)
+}
+
+fn mode(default: Option<i32>) -> u32 {
+    default.map_or(FILE_MODE, |mode| mode as u32 & MODE_BITS)
+}
+
+fn items(items: Option<&[KeyToPath]>, mode: u32) -> Option<Vec<Item>> {
+    let item = |item: &KeyToPath| {
+        let mode = item.mode.map_or(mode, |mode| mode as u32 & MODE_BITS);
+        (item.key.clone(), item.path.clone(), mode)
+    };
+    items.filter(|items| !items.is_empty()).map(|items| items.iter().map(item).collect())
+}
+
+/// The files of an object: those that `items` name, or all.
+fn files(
+    volume: &str,
+    (kind, name, optional): (&'static str, &str, Option<bool>),
+    data: &[(String, ByteString)],
+    items: Option<Vec<Item>>,
+    mode: u32,
+) -> Result<Vec<FilePlan>, PlanError> {
+    let all = || data.iter().map(|(key, _)| (key.clone(), key.clone(), mode)).collect();
+    let mut files = Vec::new();
+    for (key, path, mode) in items.unwrap_or_else(all) {
+        match data.iter().find(|(known, _)| *known == key) {
+            Some((_, data)) => {
+                let path = file_path(volume, &path)?;
+                files.push(FilePlan { path, mode, data: data.clone() });
+            }
+            None if optional == Some(true) => {}
+            None => return Err(PlanError::NoKey { kind, name: name.to_owned(), key }),
+        }
+    }
+    Ok(files)
+}
+
+/// The path of a file in a volume. Names that begin with two dots are the volume's own.
+fn file_path(volume: &str, path: &str) -> Result<PathBuf, PlanError> {
+    if path.starts_with("..") {
+        return Err(PlanError::FilePath { volume: volume.to_owned(), path: path.to_owned() });
+    }
+    sub_path_of(volume, path)
+}
+
+/// A path below a volume's directory.
+fn sub_path_of(volume: &str, path: &str) -> Result<PathBuf, PlanError> {
+    let is_name = |part: Component<'_>| matches!(part, Component::Normal(_));
+    let read = Path::new(path);
+    if path.is_empty() || !read.components().all(is_name) {
+        return Err(PlanError::FilePath { volume: volume.to_owned(), path: path.to_owned() });
+    }
+    Ok(read.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::image::ImageMap;
+    use crate::layout::Layout;
+    use crate::node::sources::{Place, PodName};
+    use crate::registry::Mirror;
+
+    /// The volumes and mounts of a pod's only container, beside a ConfigMap and a Secret.
+    fn planned(volumes: Value, mounts: Value) -> Result<(Vec<VolumePlan>, Vec<MountPlan>), String> {
+        let state = tempfile::tempdir().unwrap();
+        let layout = Layout::new(state.path());
+        let objects = [
+            ("configmaps", json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "AAE="}})),
+            ("secrets", json!({"data": {"k": "eA=="}, "stringData": {"k": "y", "l": "z"}})),
+        ];
+        let mut mirror = Mirror::new(&layout);
+        for (plural, object) in objects {
+            let path = layout.object(plural, Some("n"), "it");
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, object.to_string()).unwrap();
+            mirror.read(&[path]);
+        }
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "p", "namespace": "n", "uid": "u", "labels": {"x": "y", "a": "b"},
+            },
+            "spec": {
+                "securityContext": {"fsGroup": 7},
+                "volumes": volumes,
+                "containers": [{"name": "c", "volumeMounts": mounts}],
+            },
+        }))
+        .unwrap();
+        let place = Place {
+            layout: &Layout::new("/state"),
+            node: "node-1",
+            host_ips: ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            pod_ips: &[],
+            images: &ImageMap::default(),
+            is_rootless: false,
+            host_paths: &["/srv/rw".into()],
+        };
+        let names = PodName::of(&pod);
+        let sources = Sources { pod: &pod, place: &place, mirror: &mirror, names: &names };
+        let plan = sources.volumes().and_then(|volumes| {
+            let container = &pod.spec.as_ref().unwrap().containers[0];
+            let value = |name: &str| (name == "NAME").then(|| "value".to_owned());
+            let mounts = sources.mounts(container, &volumes, value)?;
+            Ok((volumes, mounts))
+        });
+        plan.map_err(|error| error.to_string())
+    }
+
+    /// The files of a pod's only volume, as `path mode content`.
+    fn files_of(volume: Value) -> Result<Vec<String>, String> {
+        let mut named = json!({"name": "v"});
+        named.as_object_mut().unwrap().extend(volume.as_object().unwrap().clone());
+        let (volumes, _) = planned(json!([named]), json!([]))?;
+        let VolumeContent::Files(files) = &volumes[0].content else { panic!("no files") };
+        let file = |file: &FilePlan| {
+            let text = String::from_utf8_lossy(&file.data.0).into_owned();
+            format!("{} {:o} {text}", file.path.display(), file.mode)
+        };
+        Ok(files.iter().map(file).collect())
+    }
+
+    #[test]
+    fn volumes_have_the_files_of_their_objects() {
+        let check = |volume: Value, expected: &[&str]| {
+            assert_eq!(files_of(volume).unwrap(), expected);
+        };
+        check(json!({"configMap": {"name": "it"}}), &["a 644 1", "b 644 2", "c 644 \0\u{1}"]);
+        let items = json!([{"key": "a", "path": "d/e", "mode": 0o600}, {"key": "b", "path": "f"}]);
+        let map = json!({"name": "it", "items": items, "defaultMode": 0o400});
+        check(json!({"configMap": map}), &["d/e 600 1", "f 400 2"]);
+        check(json!({"secret": {"secretName": "it"}}), &["k 644 y", "l 644 z"]);
+        check(json!({"configMap": {"name": "none", "optional": true}}), &[]);
+        let item =
+            |path: &str, field: &str| json!({"path": path, "fieldRef": {"fieldPath": field}});
+        let items = [item("labels", "metadata.labels"), item("name", "metadata.name")];
+        let expected = ["labels 644 a=\"b\"\nx=\"y\"\n", "name 644 p"];
+        check(json!({"downwardAPI": {"items": items}}), &expected);
+        let sources = json!([
+            {"configMap": {"name": "it", "items": [{"key": "a", "path": "a"}]}},
+            {"serviceAccountToken": {"path": "token"}},
+            {"secret": {"name": "it", "items": [{"key": "l", "path": "l"}]}},
+            {"downwardAPI": {"items": [item("uid", "metadata.uid")]}},
+        ]);
+        let projected = json!({"projected": {"defaultMode": 0o440, "sources": sources}});
+        check(projected, &["a 440 1", "l 440 z", "uid 440 u"]);
+    }
+
+    #[test]
+    fn wrong_volumes_are_refused_with_a_remedy() {
+        let check = |volume: Value, part: &str| {
+            let error = files_of(volume).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        };
+        check(json!({"configMap": {"name": "none"}}), "ConfigMap \"none\" does not exist");
+        let map = |key: &str, path: &str| {
+            let items = json!([{"key": key, "path": path}]);
+            json!({"configMap": {"name": "it", "items": items}})
+        };
+        check(map("x", "x"), "no text under key \"x\"");
+        for path in ["../x", "a/../../x", "/x", "..data", ""] {
+            check(map("a", path), "is no path in a volume");
+        }
+        check(json!({"emptyDir": {"sizeLimit": "0"}}), "is no size; write it as 64Mi");
+        check(json!({"hostPath": {"path": "/run/docker.sock"}}), "--host-path /run/docker.sock");
+        check(json!({"hostPath": {"path": "/a/../etc"}}), "pods see nothing of /a/../etc");
+        let field =
+            json!({"items": [{"path": "a", "resourceFieldRef": {"resource": "limits.cpu"}}]});
+        check(json!({"downwardAPI": field}), "volume \"v\": a machine cannot give");
+        check(json!({"name": "../v", "emptyDir": {}}), "is no path in a volume");
+    }
+
+    #[test]
+    fn mounts_come_outer_first_and_say_who_writes() {
+        let volumes = json!([
+            {"name": "map", "configMap": {"name": "it"}},
+            {"name": "empty", "emptyDir": {"sizeLimit": "1Mi"}},
+            {"name": "host", "hostPath": {"path": "/srv/ro"}},
+            {"name": "rw", "hostPath": {"path": "/srv/rw/x", "type": "DirectoryOrCreate"}},
+            {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
+        ]);
+        let mounts = json!([
+            {"name": "map", "mountPath": "/a/b/c", "subPath": "a"},
+            {"name": "empty", "mountPath": "/a/b", "subPathExpr": "x/$(NAME)"},
+            {"name": "host", "mountPath": "/h"},
+            {"name": "rw", "mountPath": "/rw"},
+            {"name": "empty", "mountPath": "/ro", "readOnly": true},
+            {"name": "claim", "mountPath": "/claim"},
+        ]);
+        let (volumes, mounts) = planned(volumes, mounts).unwrap();
+        let names: Vec<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
+        assert_eq!(names, ["map", "empty", "host", "rw"], "a machine has no claims");
+        assert_eq!(volumes[1].content, VolumeContent::Empty { size_bytes: 1 << 20 });
+        assert!(volumes.iter().all(|volume| volume.group == Some(7)));
+        let shown = |mount: &MountPlan| {
+            let part = mount.sub_path.as_deref().unwrap_or(Path::new("")).display();
+            format!("{} {part} {}", mount.target.display(), mount.is_read_only)
+        };
+        let shown: Vec<String> = mounts.iter().map(shown).collect();
+        let expected =
+            ["/h  true", "/rw  false", "/ro  true", "/a/b x/value false", "/a/b/c a true"];
+        assert_eq!(shown, expected);
+        assert_eq!(mounts[0].source, Path::new("/state/nodes/node-1/pods/u/volumes/host"));
+    }
+
+    #[test]
+    fn wrong_mounts_are_refused() {
+        let volumes = || json!([{"name": "v", "emptyDir": {}}]);
+        let check = |mount: Value, part: &str| {
+            let error = planned(volumes(), json!([mount])).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        };
+        check(json!({"name": "w", "mountPath": "/w"}), "mounts volume \"w\", which is not in");
+        for path in ["/", "/a/../..", "/proc", "/proc/sys"] {
+            check(json!({"name": "v", "mountPath": path}), "nothing can be mounted at");
+        }
+        check(json!({"name": "v", "mountPath": "/v", "subPath": "../x"}), "is no path in a volume");
+    }
+
+    #[test]
+    fn sizes_are_those_of_kubernetes() {
+        for (text, expected) in [
+            ("64Mi", Some(64 << 20)),
+            ("1Gi", Some(1 << 30)),
+            ("2k", Some(2_000)),
+            ("512", Some(512)),
+            ("0", None),
+            ("-1", None),
+            ("1Xi", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(size_bytes(text), expected, "{text}");
+        }
+    }
+}
