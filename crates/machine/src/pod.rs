@@ -46,7 +46,10 @@ pub(crate) struct PodPlan {
     pub(crate) restart: RestartPolicy,
     /// Its volumes.
     pub(crate) volumes: Vec<VolumePlan>,
-    /// Containers that run to their end, one after the other, before the others start.
+    /// How long containers get to end politely.
+    pub(crate) grace_seconds: u64,
+    /// Containers that run to their end, one after the other, before the others start; among them
+    /// sidecars, which only have to have started.
     pub(crate) init_containers: Vec<ContainerPlan>,
     /// The containers.
     pub(crate) containers: Vec<ContainerPlan>,
@@ -61,6 +64,10 @@ pub(crate) struct ContainerPlan {
     pub(crate) command: Vec<String>,
     /// Its environment, complete.
     pub(crate) environment: BTreeMap<String, String>,
+    /// It runs beside those that come after it, though it is listed among the init containers.
+    pub(crate) is_sidecar: bool,
+    /// What happens before it is asked to end.
+    pub(crate) pre_stop: Option<PreStop>,
     /// What ends it politely.
     pub(crate) stop_signal: i32,
     /// What its processes are made of.
@@ -117,6 +124,18 @@ pub(crate) struct MountPlan {
     pub(crate) target: PathBuf,
     /// The container cannot write it.
     pub(crate) is_read_only: bool,
+}
+
+/// What happens before a container is asked to end; it counts as a part of the pod's grace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PreStop {
+    /// This command runs to its end, inside the container.
+    Exec(Vec<String>),
+    /// Nothing, for so long.
+    Sleep {
+        /// How long.
+        seconds: u64,
+    },
 }
 
 /// A readiness probe that runs inside the pod.

@@ -69,10 +69,16 @@ pub struct ContainerStatus {
 }
 
 impl ContainerStatus {
-    /// Kubernetes' word for the state of a container that ends again and again.
+    /// Kubernetes' word for the state of a container that ends again and again, and why if it could
+    /// not even start.
     pub(crate) fn loop_reason(&self) -> Option<String> {
         let exit = self.last_exit.filter(|_| self.crash_looping)?;
-        Some(format!("CrashLoopBackOff: container {} exited with {exit}", self.name))
+        let ended = format!("exited with {exit}");
+        let why = match self.reason.as_str() {
+            reason if self.running || reason.is_empty() || reason == ended => ended,
+            reason => format!("cannot start: {reason}"),
+        };
+        Some(format!("CrashLoopBackOff: container {} {why}", self.name))
     }
 }
 

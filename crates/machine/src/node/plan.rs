@@ -17,8 +17,8 @@ use super::sources::{Sources, hostname};
 use crate::image::{StoredImage, command_line, expand};
 use crate::layout::LAYER;
 use crate::pod::{
-    ContainerPlan, ExecProbe, PodPlan, ProbeTiming, ProcessPlan, RestartPolicy, RootPlan, UserPlan,
-    VolumePlan,
+    ContainerPlan, ExecProbe, PodPlan, PreStop, ProbeTiming, ProcessPlan, RestartPolicy, RootPlan,
+    UserPlan, VolumePlan,
 };
 use crate::registry::Mirror;
 
@@ -32,6 +32,8 @@ const PATH: &str =
 
 /// What an image's programs are looked for in, if it does not say.
 const IMAGE_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// How long a pod that does not say gets to end.
+const GRACE_SECONDS: u64 = 30;
 /// What ends a container politely, unless its image says otherwise.
 const SIGTERM: i32 = 15;
 /// Signals by their names and numbers on all processors that Ambit runs on, as images name them.
@@ -90,6 +92,9 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
     let build = |containers: &[Container]| -> Result<Vec<ContainerPlan>, PlanError> {
         containers.iter().map(|container| builder.container(container)).collect()
     };
+    let mut containers = build(&spec.containers)?;
+    // Only an init container can be one.
+    containers.iter_mut().for_each(|container| container.is_sidecar = false);
     let mut files = builder.files();
     // A host without it has no place for it.
     files.retain(|(path, _)| path != Path::new(HOSTNAME) || path.exists());
@@ -105,8 +110,12 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
             Some("OnFailure") => RestartPolicy::OnFailure,
             _ => RestartPolicy::Always,
         },
+        grace_seconds: spec
+            .termination_grace_period_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok())
+            .unwrap_or(GRACE_SECONDS),
         init_containers: build(spec.init_containers.as_deref().unwrap_or_default())?,
-        containers: build(&spec.containers)?,
+        containers,
         volumes,
     })
 }
@@ -164,6 +173,8 @@ impl Builder<'_> {
             name: container.name.clone(),
             command: command_line(image, &command, &args, self.sources.place.images)?,
             exec_probe: probe.and_then(exec_probe),
+            is_sidecar: is_sidecar(container),
+            pre_stop: pre_stop(container),
             stop_signal: signal.and_then(signal_number).unwrap_or(SIGTERM),
             process: self.process(container, stored, &environment)?,
             environment: match stored {
@@ -340,6 +351,18 @@ fn signal_number(text: &str) -> Option<i32> {
     let named = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
     let number = real_time.flatten().or(named).or_else(|| name.parse().ok());
     number.filter(|number| (1..=last).contains(number))
+}
+
+/// Whether an init container runs beside those that come after it.
+pub(crate) fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+fn pre_stop(container: &Container) -> Option<PreStop> {
+    let handler = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
+    let command = handler.exec.as_ref().and_then(|exec| exec.command.clone());
+    let sleep = || u64::try_from(handler.sleep.as_ref()?.seconds).ok();
+    command.map(PreStop::Exec).or_else(|| Some(PreStop::Sleep { seconds: sleep()? }))
 }
 
 fn exec_probe(probe: &Probe) -> Option<ExecProbe> {

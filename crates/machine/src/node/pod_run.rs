@@ -393,9 +393,10 @@ impl PodRun {
     /// Starts the node's probes of containers that run, ends those of containers that do not.
     fn ask_probes(&mut self, state: &PodState) {
         let Some(&pod_ip) = self.status.pod_ips.first() else { return };
-        let containers =
-            self.pod.iter().flat_map(|pod| &pod.spec).flat_map(|spec| &spec.containers);
-        for container in containers {
+        let spec = self.pod.as_ref().and_then(|pod| pod.spec.as_ref());
+        let initial = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
+        let containers = spec.into_iter().flat_map(|spec| &spec.containers);
+        for container in initial.filter(|it| plan::is_sidecar(it)).chain(containers) {
             let Some(probe) = NodeProbe::of(container, pod_ip) else { continue };
             let running = state
                 .containers
@@ -430,9 +431,7 @@ impl PodRun {
                 }
             }
         }
-        let init_count = self.init_container_count();
-        let main = containers.get(init_count..).unwrap_or_default();
-        let ready = state.phase == Phase::Running && main.iter().all(|container| container.ready);
+        let ready = state.phase == Phase::Running && self.lasting(&containers).all(|it| it.ready);
         let ending = self.wish() != Wish::Run;
         let first_reason = containers.iter().find(|container| {
             !container.reason.is_empty() && (state.phase != Phase::Running || !container.ready)
@@ -451,9 +450,17 @@ impl PodRun {
         self.write_status();
     }
 
-    fn init_container_count(&self) -> usize {
+    /// The containers that do not run to an end before the others: these, and sidecars.
+    fn lasting<'s>(
+        &self,
+        statuses: &'s [ContainerStatus],
+    ) -> impl Iterator<Item = &'s ContainerStatus> {
         let spec = self.pod.as_ref().and_then(|pod| pod.spec.as_ref());
-        spec.and_then(|spec| spec.init_containers.as_ref()).map_or(0, Vec::len)
+        let initial = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+        let count = initial.len();
+        let sidecars: Vec<bool> = initial.iter().map(plan::is_sidecar).collect();
+        let lasts = move |index: usize| index >= count || sidecars[index];
+        statuses.iter().enumerate().filter(move |(index, _)| lasts(*index)).map(|(_, it)| it)
     }
 
     fn write_status(&mut self) {

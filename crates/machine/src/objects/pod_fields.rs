@@ -39,6 +39,7 @@ const CONTAINER: &[&str] = &[
     "envFrom",
     "image",
     "imagePullPolicy",
+    "lifecycle",
     "name",
     "ports",
     "readinessProbe",
@@ -48,6 +49,12 @@ const CONTAINER: &[&str] = &[
     "volumeMounts",
     "workingDir",
 ];
+
+/// Likewise of an init container alone: `Always` makes it a sidecar.
+const RESTART_POLICY: &str = "restartPolicy";
+/// Likewise of a lifecycle, and of what comes before the end.
+const LIFECYCLE: &[&str] = &["preStop"];
+const PRE_STOP: &[&str] = &["exec", "sleep"];
 
 /// Likewise of a volume, and of the sources of a projected one.
 const VOLUME: &[&str] =
@@ -97,6 +104,14 @@ pub(crate) fn without_effect(spec: &Value, prefix: &str) -> Vec<String> {
         for (index, container) in list_of(spec, list).enumerate() {
             let path = format!("{prefix}.{list}[{index}]");
             unknown(container, CONTAINER, &path, &mut found);
+            found.retain(|field| {
+                list != "initContainers" || *field != format!("{path}.{RESTART_POLICY}")
+            });
+            if let Some(lifecycle) = container.get("lifecycle") {
+                let path = format!("{path}.lifecycle");
+                unknown(lifecycle, LIFECYCLE, &path, &mut found);
+                unknown(&lifecycle["preStop"], PRE_STOP, &format!("{path}.preStop"), &mut found);
+            }
             security(container, &path, &mut found);
             for (index, mount) in list_of(container, "volumeMounts").enumerate() {
                 unknown(mount, MOUNT, &format!("{path}.volumeMounts[{index}]"), &mut found);
@@ -147,7 +162,13 @@ mod tests {
                 {"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
             ],
             "securityContext": {"runAsUser": 1, "fsGroup": 2, "seLinuxOptions": {}},
+            "initContainers": [{"name": "s", "image": "i", "restartPolicy": "Always"}],
             "containers": [{
+                "restartPolicy": "Never",
+                "lifecycle": {
+                    "postStart": {"exec": {"command": ["a"]}},
+                    "preStop": {"httpGet": {"port": 1}, "sleep": {"seconds": 1}},
+                },
                 "name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}},
                 "readinessProbe": {"grpc": {"port": 1}},
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
@@ -158,8 +179,11 @@ mod tests {
         assert_eq!(
             found,
             [
+                "spec.containers[0].lifecycle.postStart",
+                "spec.containers[0].lifecycle.preStop.httpGet",
                 "spec.containers[0].readinessProbe.grpc",
                 "spec.containers[0].resources",
+                "spec.containers[0].restartPolicy",
                 "spec.containers[0].volumeMounts[0].mountPropagation",
                 "spec.volumes[1].nfs",
                 "spec.volumes[2].projected.sources[0].serviceAccountToken",

@@ -21,16 +21,18 @@ use ambit_net::seqpacket::{Connection, Listener, PacketError};
 use ambit_net::sys::mount;
 use ambit_net::sys::process::{self, Pid, Signal};
 use anyhow::Context;
+use futures::future::join_all;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::container::{self, Stage, Started, Streams};
 use super::exec;
 use super::isolation;
 use super::volumes::{self, VolumePlan};
 use super::{
-    ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, ProbeRecord,
-    RestartPolicy,
+    ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, PreStop,
+    ProbeRecord, RestartPolicy,
 };
 use crate::layout::{LAYER, SOCKET_NAME};
 use crate::logs::LogFile;
@@ -45,6 +47,8 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 const GOOD_RUN: Duration = Duration::from_secs(10);
 /// How long the pod runner may take to come to a pod that it started.
 const RUNNER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A preStop command never takes longer; the pod's grace mostly ends before.
+const PRE_STOP_MAX: Duration = Duration::from_secs(3600);
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
@@ -69,6 +73,8 @@ struct Pod {
     reaper: Reaper,
     state: watch::Sender<PodState>,
     terminating: watch::Sender<bool>,
+    /// The containers beside which sidecars run have ended.
+    sidecars_end: watch::Sender<bool>,
     running: Mutex<BTreeMap<String, Running>>,
 }
 
@@ -111,6 +117,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
         reaper: Reaper::start().context("watch children")?,
         state,
         terminating: watch::channel(false).0,
+        sidecars_end: watch::channel(false).0,
         running: Mutex::default(),
     });
     tokio::spawn(Arc::clone(&pod).serve(runner));
@@ -147,10 +154,22 @@ enum Next {
 
 impl Pod {
     async fn run_containers(self: Arc<Self>) {
+        let mut sidecars = Vec::new();
         for index in 0..self.plan.init_containers.len() {
-            let name = self.plan.init_containers[index].name.clone();
-            self.note(|state| state.reason = format!("waiting for init container {name:?}"));
-            if !self.supervise(&self.plan.init_containers[index], true).await {
+            let plan = &self.plan.init_containers[index];
+            let name = plan.name.clone();
+            let kind = if plan.is_sidecar { "sidecar" } else { "init container" };
+            self.note(|state| state.reason = format!("waiting for {kind} {name:?}"));
+            if plan.is_sidecar {
+                let pod = Arc::clone(&self);
+                sidecars.push(tokio::spawn(async move {
+                    pod.supervise(&pod.plan.init_containers[index], false).await
+                }));
+                if !self.has_started(&name).await {
+                    return;
+                }
+            } else if !self.supervise(plan, true).await {
+                self.end_sidecars(sidecars).await;
                 self.note(|state| {
                     state.phase = Phase::Failed;
                     state.reason = format!("init container {name:?} failed");
@@ -172,22 +191,71 @@ impl Pod {
         for run in runs {
             success &= run.await.unwrap_or(false);
         }
+        self.end_sidecars(sidecars).await;
         self.note(|state| {
             state.phase = if success { Phase::Succeeded } else { Phase::Failed };
             state.reason = "all containers have ended".to_owned();
         });
     }
 
+    /// Waits until a container runs; whether it does, or the pod ends.
+    async fn has_started(&self, name: &str) -> bool {
+        let mut changes = self.state.subscribe();
+        let runs = |state: &PodState| {
+            state.containers.iter().any(|status| status.name == name && status.running)
+        };
+        let mut terminating = self.terminating.subscribe();
+        tokio::select! {
+            started = changes.wait_for(runs) => started.is_ok(),
+            _ = terminating.wait_for(|ended| *ended) => false,
+        }
+    }
+
+    /// Ends the sidecars, the last one first, as nobody is left whom they serve.
+    async fn end_sidecars(&self, sidecars: Vec<JoinHandle<bool>>) {
+        if *self.terminating.borrow() {
+            // Then everything is being ended, in the same order.
+            return;
+        }
+        self.sidecars_end.send_replace(true);
+        let grace = Duration::from_secs(self.plan.grace_seconds);
+        let plans = self.plan.init_containers.iter().filter(|plan| plan.is_sidecar);
+        let started: Vec<_> = plans.zip(sidecars).collect();
+        for (plan, ended) in started.into_iter().rev() {
+            let polite = async {
+                self.stop(plan).await;
+                ended.await
+            };
+            if timeout(grace, polite).await.is_err() {
+                self.signal(plan, Signal::Kill);
+            }
+        }
+    }
+
+    /// Waits until a container is not to be started again.
+    async fn must_end(&self, plan: &ContainerPlan) {
+        let mut terminating = self.terminating.subscribe();
+        let mut sidecars_end = self.sidecars_end.subscribe();
+        tokio::select! {
+            _ = terminating.wait_for(|ended| *ended) => {}
+            _ = sidecars_end.wait_for(|ended| *ended), if plan.is_sidecar => {}
+        }
+    }
+
+    fn is_ending(&self, plan: &ContainerPlan) -> bool {
+        *self.terminating.borrow() || plan.is_sidecar && *self.sidecars_end.borrow()
+    }
+
     /// Runs one container until it is done for good; whether it ended well.
     async fn supervise(&self, plan: &ContainerPlan, is_init: bool) -> bool {
         let mut back_off = Duration::ZERO;
         loop {
-            if *self.terminating.borrow() {
+            if self.is_ending(plan) {
                 return false;
             }
             let started = Instant::now();
             let exit = self.run_once(plan).await;
-            match self.next(exit, is_init) {
+            match self.next(plan, exit, is_init) {
                 Next::Done { success } => {
                     self.note_container(&plan.name, |status| status.crash_looping = false);
                     return success;
@@ -200,17 +268,17 @@ impl Pod {
                 // The first restart comes at once: one bad start is no loop.
                 status.crash_looping = !back_off.is_zero();
             });
-            let mut terminating = self.terminating.subscribe();
-            // Terminating ends the wait early; either way the loop looks.
-            let _early = timeout(back_off, terminating.wait_for(|ended| *ended)).await;
+            // Either way the loop looks.
+            let _early = timeout(back_off, self.must_end(plan)).await;
             back_off = (back_off * 2).clamp(BACK_OFF_FIRST, BACK_OFF_MAX);
         }
     }
 
-    fn next(&self, exit: i32, is_init: bool) -> Next {
+    fn next(&self, plan: &ContainerPlan, exit: i32, is_init: bool) -> Next {
         let success = exit == 0;
         match self.plan.restart {
-            _ if *self.terminating.borrow() => Next::Done { success },
+            _ if self.is_ending(plan) => Next::Done { success },
+            _ if plan.is_sidecar => Next::Again,
             RestartPolicy::Always if is_init && success => Next::Done { success },
             RestartPolicy::Always => Next::Again,
             RestartPolicy::OnFailure if !success => Next::Again,
@@ -318,24 +386,30 @@ impl Pod {
 
     async fn probe_once(&self, plan: &ContainerPlan, probe: &ExecProbe) -> bool {
         let limit = Duration::from_secs(probe.timing.timeout_seconds.max(1).into());
-        let nowhere = || self.stage.nowhere();
-        let streams =
-            nowhere().and_then(|output| Ok(Streams { input: None, output, error: nowhere()? }));
-        let started = streams
-            .and_then(|streams| self.start_beside(plan, &probe.command, &BTreeMap::new(), streams));
-        match started {
-            Ok(started) => match timeout(limit, self.reaper.end_of(started.pid)).await {
-                Ok(exit) => exit.is_ok_and(|exit| exit_code(exit) == 0),
-                Err(_elapsed) => {
-                    container::signal(started.pid, Signal::Kill);
-                    false
-                }
-            },
+        match self.run_beside(plan, &probe.command, limit).await {
+            Ok(success) => success,
             Err(error) => {
                 tracing::warn!(container = plan.name, %error, "cannot start a readiness probe");
                 false
             }
         }
+    }
+
+    /// Runs a command in a container, unheard; whether it ended well, and within its time.
+    async fn run_beside(
+        &self,
+        plan: &ContainerPlan,
+        command: &[String],
+        limit: Duration,
+    ) -> io::Result<bool> {
+        let (output, error) = (self.stage.nowhere()?, self.stage.nowhere()?);
+        let streams = Streams { input: None, output, error };
+        let started = self.start_beside(plan, command, &BTreeMap::new(), streams)?;
+        let Ok(exit) = timeout(limit, self.reaper.end_of(started.pid)).await else {
+            container::signal(started.pid, Signal::Kill);
+            return Ok(false);
+        };
+        Ok(exit.is_ok_and(|exit| exit_code(exit) == 0))
     }
 
     fn running_now(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Running>> {
@@ -418,15 +492,56 @@ impl Pod {
         if !stop_starting {
             return;
         }
-        let plans = self.plan.init_containers.iter().chain(&self.plan.containers);
-        for plan in plans {
-            if let Some(running) = self.running_now().get(&plan.name) {
-                container::signal(running.pid, Signal::Number(plan.stop_signal));
-            }
-        }
-        sleep(grace).await;
+        let deadline = Instant::now() + grace;
+        let _late = timeout_at(deadline, self.end_in_order()).await;
+        sleep_until(deadline).await;
         // Processes that still run have had their time.
         let _none_left = process::kill_all(Signal::Kill);
+    }
+
+    /// Asks all containers to end: first those that are no sidecars, then these, the last one
+    /// first.
+    async fn end_in_order(&self) {
+        let all = || self.plan.init_containers.iter().chain(&self.plan.containers);
+        join_all(all().filter(|plan| !plan.is_sidecar).map(|plan| self.stop(plan))).await;
+        for plan in all().filter(|plan| !plan.is_sidecar) {
+            self.has_ended(&plan.name).await;
+        }
+        for plan in self.plan.init_containers.iter().rev().filter(|plan| plan.is_sidecar) {
+            self.stop(plan).await;
+            self.has_ended(&plan.name).await;
+        }
+    }
+
+    /// Does what comes before the end of a container, and asks it to end.
+    async fn stop(&self, plan: &ContainerPlan) {
+        match &plan.pre_stop {
+            Some(PreStop::Exec(command)) => {
+                let ran = self.run_beside(plan, command, PRE_STOP_MAX).await;
+                if !ran.is_ok_and(|success| success) {
+                    tracing::warn!(container = plan.name, "its preStop command failed");
+                }
+            }
+            Some(PreStop::Sleep { seconds }) => sleep(Duration::from_secs(*seconds)).await,
+            None => {}
+        }
+        self.signal(plan, Signal::Number(plan.stop_signal));
+    }
+
+    fn signal(&self, plan: &ContainerPlan, signal: Signal) {
+        if let Some(running) = self.running_now().get(&plan.name) {
+            container::signal(running.pid, signal);
+        }
+    }
+
+    /// Waits until a container does not run.
+    async fn has_ended(&self, name: &str) {
+        let mut changes = self.state.subscribe();
+        let ended = |state: &PodState| {
+            !state.containers.iter().any(|status| status.name == name && status.running)
+        };
+        // The state lives as long as this does.
+        let _ended = changes.wait_for(ended).await;
     }
 
     /// Waits until nothing runs any more.

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test without the harness is not known to be one")]
 
 mod lab;
+mod sidecars;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -48,6 +49,9 @@ const CASES: &[(&str, Case)] = &[
     ("commands_in_pods_behave", || commands_in_pods_behave().boxed_local()),
     ("containers_get_their_environment", || containers_get_their_environment().boxed_local()),
     ("containers_start_end_and_restart", || containers_start_end_and_restart().boxed_local()),
+    ("sidecars_outlive_those_they_serve", || {
+        sidecars::sidecars_outlive_those_they_serve().boxed_local()
+    }),
     ("readiness_is_what_probes_say", || readiness_is_what_probes_say().boxed_local()),
     ("services_lead_to_ready_endpoints", || services_lead_to_ready_endpoints().boxed_local()),
     ("cluster_dns_answers", || cluster_dns_answers().boxed_local()),
