@@ -24,7 +24,7 @@ use clap::Parser;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::isolation;
+use super::isolation::{self, Tree};
 use super::root::{self, Shown};
 use super::{ContainerPlan, MountPlan, ProcessPlan, RootPlan, UserPlan};
 use super::{room, volumes};
@@ -200,9 +200,8 @@ pub(crate) struct Stage {
 impl Stage {
     /// Of the pod whose tree this is. All processes of this one inherit it, so these must be
     /// launchers, which let it go.
-    ///
-    /// `nowhere` is `/dev/null`: no device of the host can be opened any more.
-    pub(crate) fn new(pod_tree: File, binary: Option<File>, nowhere: File) -> io::Result<Self> {
+    pub(crate) fn new(tree: Tree, binary: Option<File>) -> io::Result<Self> {
+        let Tree { namespace: pod_tree, nowhere } = tree;
         process::let_inherit(&pod_tree)?;
         Ok(Self { pod_tree, binary, nowhere })
     }

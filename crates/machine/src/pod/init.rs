@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -92,13 +92,11 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let own_directory = mount::detached(&plan.directory).context("open the pod's directory")?;
     isolation::forbid_tracing()?;
     fs::create_dir_all(plan.directory.join(LAYER)).context("make the place of a layer")?;
-    let nowhere = File::options().read(true).write(true).open("/dev/null");
-    let nowhere = nowhere.context("open /dev/null")?;
     let volumes = volumes::prepare(&plan.directory, &plan.volumes, &plan.hidden)?;
     isolation::go_behind_the_stage()?;
     volumes.mount(&plan.directory)?;
-    let pod_tree = isolation::make_tree(&plan.hidden, &plan.files, &plan.directories)?;
-    let stage = Stage::new(pod_tree, isolation::own_binary(), nowhere);
+    let tree = isolation::make_tree(&plan.hidden, &plan.files, &plan.directories)?;
+    let stage = Stage::new(tree, isolation::own_binary());
     let stage = stage.context("keep the pod's tree")?;
     process::set_hostname(&plan.hostname).context("set the host name")?;
     // By its descriptor: the path leads to a mount that cannot be written.

@@ -73,20 +73,30 @@ pub(crate) fn go_behind_the_stage() -> Result<(), IsolationError> {
     )
 }
 
-/// Makes the pod's tree: a mount namespace for its containers, by its descriptor. The caller stays
-/// behind the stage.
+/// A pod's tree, as its init holds it.
+pub(crate) struct Tree {
+    /// The mount namespace of its containers.
+    pub(crate) namespace: File,
+    /// The tree's `/dev/null`: behind the stage no device can be opened, and a container could
+    /// change the mode of one of the host's by its descriptor.
+    pub(crate) nowhere: File,
+}
+
+/// Makes the pod's tree. The caller stays behind the stage.
 pub(crate) fn make_tree(
     hidden: &Path,
     files: &[(PathBuf, PathBuf)],
     directories: &[(PathBuf, PathBuf)],
-) -> Result<File, IsolationError> {
+) -> Result<Tree, IsolationError> {
     let open = || File::open("/proc/self/ns/mnt");
     let behind = step("open the mount namespace", open())?;
     step("make the pod's mount namespace", process::unshare(Namespaces::MOUNT))?;
     set_up_mounts(hidden, files, directories)?;
-    let tree = step("open the pod's mount namespace", open())?;
+    let namespace = step("open the pod's mount namespace", open())?;
+    let nowhere = File::options().read(true).write(true).open("/dev/null");
+    let nowhere = step("open the pod's /dev/null", nowhere)?;
     step("go back behind the stage", process::enter(&behind, Namespaces::MOUNT))?;
-    Ok(tree)
+    Ok(Tree { namespace, nowhere })
 }
 
 /// Gives the pod its own view of the file tree, one mount after the other.

@@ -124,6 +124,11 @@ fn check_read_only(lab: &Lab, state: &str) {
         let (said, code) = run(&format!("echo x > {directory}/{TRACE}"));
         assert_ne!(code, 0, "{directory} takes a new file: {said}");
     }
+    // The container's own process, with what it was given. The modes are those that they have.
+    for (file, mode) in [("fd/0", "666"), ("exe", "755"), ("cwd", "755")] {
+        let (said, code) = run(&format!("chmod {mode} /proc/2/{file}"));
+        assert_ne!(code, 0, "{file} takes a mode: {said}");
+    }
     // Opened for appending and left as they are, should the test fail.
     let release_agents = "/sys/fs/cgroup/*/release_agent";
     for file in [
