@@ -237,6 +237,19 @@ pub fn new_session() -> io::Result<()> {
     check(unsafe { libc::setsid() }).map(drop)
 }
 
+/// Gives this process, and those that it will start, a session keyring of their own, so that keys
+/// of the caller's session are not at hand. A kernel without keys has none to hide.
+pub fn new_session_keyring() -> io::Result<()> {
+    let anonymous = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name the call takes integers and a null pointer only.
+    let result =
+        unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, anonymous) };
+    match check(result as libc::c_int) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// Gives every signal its default action, before a program is executed: otherwise ignored signals
 /// stay ignored, such as Ctrl-C in what a shell script started in the background.
 pub fn default_signals() -> io::Result<()> {
