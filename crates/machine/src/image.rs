@@ -48,6 +48,8 @@ pub(crate) struct StoredImage {
     pub(crate) config: ImageConfig,
     /// The number of the user that it runs as.
     pub(crate) uid: u32,
+    /// That of the user's group.
+    pub(crate) gid: u32,
 }
 
 /// An image, or an `--image` argument, that cannot be used.
@@ -79,14 +81,16 @@ pub enum ImageError {
     },
     /// An image of the store that runs as another user where there is only one.
     #[error(
-        "image {image:?} runs as user {id}, but without root a machine has one user only; run \
-         `ambit up` as root or set securityContext.runAsUser to 0"
+        "image {image:?} runs as user {uid} with group {gid}, but without root a machine has one \
+         user only; run `ambit up` as root or set runAsUser in securityContext to 0"
     )]
     User {
         /// As written.
         image: String,
         /// Its user.
-        id: u32,
+        uid: u32,
+        /// That one's group.
+        gid: u32,
     },
     /// An `--image` argument is not of the right form.
     #[error("--image {argument:?} is neither NAME=COMMAND nor NAME=oci:PATH")]

@@ -131,7 +131,8 @@ impl ImageSources {
                 source,
             })?;
             let (digest, root, config) = (image.digest, image.root, image.config);
-            images.insert(name(), StoredImage { digest, root, config, uid: user.uid });
+            let stored = StoredImage { digest, root, config, uid: user.uid, gid: user.gid };
+            images.insert(name(), stored);
         }
         Ok(images)
     }

@@ -7,8 +7,10 @@ mod container;
 mod exec;
 mod init;
 mod isolation;
+mod leftovers;
 mod room;
 mod root;
+mod terminals;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -26,6 +28,8 @@ pub(crate) use volumes::{FilePlan, NOT_SHOWN, VolumeContent, VolumePlan, place a
 
 /// Largest packet on a pod's socket: a command with its arguments, or the states of all containers.
 pub(crate) const PACKET_SIZE_MAX_BYTES: usize = 128 << 10;
+/// Longest that containers get to end politely, whatever the manifest says: a year.
+pub(crate) const GRACE_SECONDS_MAX: u64 = 365 * 24 * 3600;
 
 /// Everything a pod's init has to know; handed over on its standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,8 +80,7 @@ pub(crate) struct ContainerPlan {
     pub(crate) exec_probe: Option<ExecProbe>,
 }
 
-/// What a container's processes are made of, those of probes and of `ambit exec` too. It is on
-/// their command line for a moment, where the whole pod can read it.
+/// What a container's processes are made of, those of probes and of `ambit exec` too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessPlan {
     /// Where they start.
@@ -86,6 +89,8 @@ pub(crate) struct ProcessPlan {
     pub(crate) user: UserPlan,
     /// Groups that they have besides.
     pub(crate) groups: Vec<u32>,
+    /// The machine has one user only, who cannot change groups either.
+    pub(crate) is_rootless: bool,
     /// The container's own file tree; without it the pod's view of the host's.
     pub(crate) root: Option<RootPlan>,
     /// What it mounts of the pod's volumes.
@@ -102,7 +107,7 @@ impl ProcessPlan {
 /// Who a container runs as.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum UserPlan {
-    /// These numbers; 0 and 0 stays who the pod is.
+    /// These numbers.
     Numbers {
         /// The user.
         user: u32,

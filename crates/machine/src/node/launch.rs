@@ -129,7 +129,8 @@ fn spawn_here(plan: &PodPlan, netns: &NetNs, says: OwnedFd) -> io::Result<Pid> {
         .arg0(SHIPPED_BINARY)
         .arg("lab-pod-init")
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        // What it logs goes where this process' log goes, also after the end of this process.
+        .stdout(io::stderr().as_fd().try_clone_to_owned()?)
         .stderr(says)
         .current_dir("/")
         .spawn()?;

@@ -17,8 +17,8 @@ use super::sources::{Sources, hostname};
 use crate::image::{StoredImage, command_line, expand};
 use crate::layout::LAYER;
 use crate::pod::{
-    ContainerPlan, ExecProbe, PodPlan, PreStop, ProbeTiming, ProcessPlan, RestartPolicy, RootPlan,
-    UserPlan, VolumePlan,
+    ContainerPlan, ExecProbe, GRACE_SECONDS_MAX, PodPlan, PreStop, ProbeTiming, ProcessPlan,
+    RestartPolicy, RootPlan, UserPlan, VolumePlan,
 };
 use crate::registry::Mirror;
 
@@ -113,7 +113,8 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
         grace_seconds: spec
             .termination_grace_period_seconds
             .and_then(|seconds| u64::try_from(seconds).ok())
-            .unwrap_or(GRACE_SECONDS),
+            .unwrap_or(GRACE_SECONDS)
+            .min(GRACE_SECONDS_MAX),
         init_containers: build(spec.init_containers.as_deref().unwrap_or_default())?,
         containers,
         volumes,
@@ -199,6 +200,7 @@ impl Builder<'_> {
             working_directory: Path::new("/").join(directory),
             user: self.user(container, stored)?,
             groups: self.groups(),
+            is_rootless: self.sources.place.is_rootless,
             root: stored.map(|stored| self.root(container, stored)),
             mounts: self.sources.mounts(container, self.volumes, value)?,
         })
@@ -224,7 +226,6 @@ impl Builder<'_> {
             layer: self.sources.directory().join(LAYER),
             shown,
             is_read_only: context.and_then(|it| it.read_only_root_filesystem) == Some(true),
-            is_rootless: self.sources.place.is_rootless,
         }
     }
 
@@ -259,6 +260,8 @@ impl Builder<'_> {
         };
         Ok(UserPlan::OfImage(match (user, group) {
             (None, None) => stored.config.user.clone(),
+            // The image's own group of root may be another.
+            (Some(user), None) if self.sources.place.is_rootless => format!("{user}:0"),
             (Some(user), None) => user.to_string(),
             (_, Some(group)) => format!("{uid}:{group}"),
         }))
@@ -404,7 +407,7 @@ mod tests {
             stop_signal: Some(text("SIGQUIT")),
             ..ImageConfig::default()
         };
-        StoredImage { digest: Digest::of(b""), root: "/store/root".into(), config, uid: 7 }
+        StoredImage { digest: Digest::of(b""), root: "/store/root".into(), config, uid: 7, gid: 8 }
     }
 
     /// The plan of a pod's only container; `shop/web` is in the store.

@@ -28,7 +28,7 @@ use super::plan::{self, Place, PlanError, PodName};
 use super::probe::{Answer, NodeProbe};
 use crate::image::ImageMap;
 use crate::logs;
-use crate::pod::{PACKET_SIZE_MAX_BYTES, PodRequest, PodState, VolumePlan};
+use crate::pod::{GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodRequest, PodState, VolumePlan};
 use crate::record::{Record, RecordError};
 use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
 
@@ -376,7 +376,7 @@ impl PodRun {
     /// Asks the pod to end; answers by when it must have.
     async fn ask_to_end(&mut self, wish: Wish) -> Instant {
         let grace_seconds = match wish {
-            Wish::Terminate { grace_seconds } => grace_seconds,
+            Wish::Terminate { grace_seconds } => grace_seconds.min(GRACE_SECONDS_MAX),
             Wish::Run | Wish::Vanish => 0,
         };
         let request = PodRequest::Terminate { grace_seconds };

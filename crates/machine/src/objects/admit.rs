@@ -23,6 +23,11 @@ use crate::record::RecordError;
 /// Most objects that one apply may name.
 const APPLY_OBJECTS_MAX: usize = 100_000;
 
+/// Highest number of a user or group, as in Kubernetes.
+const USER_MAX: u64 = i32::MAX as u64;
+/// Fields of a security context that are such numbers, or lists of them.
+const USER_FIELDS: [&str; 4] = ["runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"];
+
 /// Why nothing was applied, or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -153,6 +158,19 @@ pub enum ApplyError {
         container: String,
         /// The user or group.
         id: u64,
+    },
+    /// A user or group that cannot be one.
+    #[error(
+        "{object}: securityContext has {field} {id}; the number of a user or group is 0 to \
+         {USER_MAX}"
+    )]
+    UserNumber {
+        /// Which.
+        object: ObjectRef,
+        /// Where.
+        field: &'static str,
+        /// As written.
+        id: Value,
     },
     /// A Deployment that would not find its own pods.
     #[error("{object}: spec.selector.matchLabels does not match spec.template.metadata.labels")]
@@ -393,6 +411,7 @@ impl Draft<'_> {
             });
         }
         let pod_context = spec.get("securityContext").cloned().unwrap_or_default();
+        check_users(object, &pod_context)?;
         for list in ["initContainers", "containers"] {
             let containers = spec.get_mut(list).and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten() {
@@ -563,6 +582,7 @@ fn check_container(
     };
     command_line(image, &words("command"), &words("args"), &admission.images).map_err(unusable)?;
     let own_context = container.get("securityContext").unwrap_or(&Value::Null);
+    check_users(object, own_context)?;
     for field in ["runAsUser", "runAsGroup"] {
         let id = own_context.get(field).or_else(|| pod_context.get(field)).and_then(Value::as_u64);
         if let Some(id) = id.filter(|id| *id != 0 && admission.rootless) {
@@ -570,12 +590,30 @@ fn check_container(
             return Err(ApplyError::User { object, container, id });
         }
     }
-    let has_user = [own_context, pod_context].iter().any(|it| it.get("runAsUser").is_some());
-    let stored = admission.images.stored(image).filter(|_| admission.rootless && !has_user);
-    match stored.map(|stored| stored.uid).filter(|id| *id != 0) {
-        Some(id) => Err(unusable(ImageError::User { image: image.to_owned(), id })),
-        None => Ok(()),
+    // What is set is 0 here.
+    let has = |field| [own_context, pod_context].iter().any(|it| it.get(field).is_some());
+    let stored = admission.images.stored(image).filter(|_| admission.rootless);
+    let user = stored.filter(|_| !has("runAsUser")).map(|stored| (stored.uid, stored.gid));
+    match user.map(|(uid, gid)| (uid, if has("runAsGroup") { 0 } else { gid })) {
+        None | Some((0, 0)) => Ok(()),
+        Some((uid, gid)) => Err(unusable(ImageError::User { image: image.to_owned(), uid, gid })),
     }
+}
+
+/// Refuses numbers of users and groups that mean something else, or nothing, to the kernel.
+fn check_users(object: &ObjectRef, context: &Value) -> Result<(), ApplyError> {
+    for field in USER_FIELDS {
+        let value = context.get(field).filter(|value| !value.is_null());
+        let list = value.and_then(Value::as_array);
+        let ids = list.into_iter().flatten().chain(value.filter(|value| !value.is_array()));
+        for id in ids {
+            if id.as_u64().is_none_or(|id| id > USER_MAX) {
+                let (object, id) = (object.clone(), id.clone());
+                return Err(ApplyError::UserNumber { object, field, id });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn default_protocols(container: &mut Value) {

@@ -3,26 +3,31 @@
 //!
 //! The step in between is a separate process with one thread, because namespaces, sessions and
 //! users belong to processes. It begins with the privileges of the pod's init, behind the stage,
-//! and must give both up before it runs anything. If it fails, it prints the reason to the
-//! container's log and reports it to the init.
+//! and must give both up before it runs anything. Until then nothing steers it that a container
+//! can change, or that an image or a manifest says: its environment is empty, what it becomes comes
+//! in sealed memory, and a user is looked up in the image itself. If it fails, it prints the reason
+//! to the container's log and reports it to the init.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 
 use ambit_image::mount_point::Kind;
 use ambit_image::{Limits, users};
+use ambit_net::memfd::Sealed;
+use ambit_net::seqpacket::{BlockingConnection, Connection, PacketError};
 use ambit_net::sys::mount;
 use ambit_net::sys::process::{self, Namespaces, Pid, Signal};
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::Parser;
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
+use serde::{Deserialize, Serialize};
 
 use super::isolation::{self, Tree};
 use super::root::{self, Shown};
@@ -36,27 +41,52 @@ const OWN_BINARY: &str = "/proc/self/exe";
 const NOT_FOUND: u8 = 127;
 /// What a shell answers when the program cannot be run.
 const NOT_EXECUTABLE: u8 = 126;
-/// Longest reason of a failure that the init reads.
-const REPORT_SIZE_MAX_BYTES: u64 = 4 << 10;
+/// Longest reason of a failure that is reported.
+const REASON_MAX_CHARACTERS: usize = 1000;
+/// Room for a report: a character takes six bytes of it at most.
+const REPORT_SIZE_MAX_BYTES: usize = 8 << 10;
 
 #[derive(Debug, Parser)]
 #[command(name = "lab-container", hide = true)]
 struct Arguments {
-    /// A [`ProcessPlan`].
+    /// The descriptor of a [`Launch`], in sealed memory.
     #[arg(long)]
-    process: String,
-    /// The descriptor of the pod's tree.
+    launch: i32,
+    /// That of the pod's tree.
     #[arg(long)]
     pod_tree: i32,
-    /// That of a process of the container, whose mount namespace to join.
+    /// That of the container's mount namespace, which is there already.
     #[arg(long)]
     join: Option<i32>,
-    /// That of the pipe for the reason of a failure.
+    /// That of the socket for [`Report`].
     #[arg(long)]
     report: i32,
+}
+
+/// What a launcher becomes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Launch {
+    process: ProcessPlan,
     /// The program and its arguments.
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
+    command: Vec<String>,
+    /// Its variables.
+    environment: BTreeMap<String, String>,
+}
+
+/// What a launcher says before it is the program. The program holds the socket no more, so that the
+/// end of the reports is its beginning.
+#[derive(Debug, Serialize, Deserialize)]
+enum Report {
+    /// It has made the container's mount namespace, which comes along.
+    Tree {
+        /// The device of its root, if that is the container's own.
+        root_device: Option<u64>,
+    },
+    /// It has given up.
+    Failure {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Becomes the program of a container.
@@ -65,68 +95,101 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
     let program_name = OsString::from("lab-container");
     let arguments = Arguments::try_parse_from(std::iter::once(&program_name).chain(words))?;
     let report = process::take_inherited(arguments.report).context("take over the report")?;
+    let report = BlockingConnection::from(report);
     process::close_on_exec_from(3).context("let go of inherited descriptors")?;
-    let ready = prepare(&arguments);
-    if let Err(error) = &ready {
-        // The init may be gone; the log has it too.
-        let _unread = File::from(report).write_all(format!("{error:#}").as_bytes());
-    }
-    let home = ready?;
-    let (program, rest) = arguments.command.split_first().context("a command has a program")?;
-    let path = if program == SHIPPED_BINARY { OWN_BINARY.into() } else { program.clone() };
-    let mut command = Command::new(path);
-    if let Some(home) = home.filter(|_| std::env::var_os("HOME").is_none()) {
-        command.env("HOME", home);
-    }
-    let error = command.arg0(program).args(rest).exec();
-    eprintln!("cannot run {}: {error}", program.to_string_lossy());
+    let (launch, home) = match prepare(&arguments, &report) {
+        Ok(ready) => ready,
+        Err(error) => {
+            report_failure(&report, &format!("{error:#}"));
+            return Err(error);
+        }
+    };
+    let error = become_program(&launch, &home)?;
+    let reason = format!("cannot run {}: {error}", launch.command[0]);
+    report_failure(&report, &reason);
+    eprintln!("{reason}");
     let not_found = error.kind() == io::ErrorKind::NotFound;
     Ok(ExitCode::from(if not_found { NOT_FOUND } else { NOT_EXECUTABLE }))
 }
 
-/// Becomes everything but the program; answers the user's home directory in an image.
-fn prepare(arguments: &Arguments) -> anyhow::Result<Option<PathBuf>> {
-    let plan: ProcessPlan =
-        serde_json::from_str(&arguments.process).context("read what the process is made of")?;
+fn report_failure(report: &BlockingConnection, reason: &str) {
+    let reason = reason.chars().take(REASON_MAX_CHARACTERS).collect();
+    let text = serde_json::to_vec(&Report::Failure { reason }).expect("reports can be JSON");
+    // The init may be gone; the log has it too.
+    let _unread = report.send(&text, &[]);
+}
+
+/// Returns only if there is no such program, or it cannot be run.
+fn become_program(launch: &Launch, home: &Path) -> anyhow::Result<io::Error> {
+    let (program, rest) = launch.command.split_first().context("a command has a program")?;
+    // An image's own `ambit` is another program.
+    let is_shipped = launch.process.root.is_none() && program == SHIPPED_BINARY;
+    let mut command = Command::new(if is_shipped { OWN_BINARY } else { program });
+    command.arg0(program).args(rest).env_clear();
+    if !home.as_os_str().is_empty() {
+        command.env("HOME", home);
+    }
+    Ok(command.envs(&launch.environment).exec())
+}
+
+/// Becomes everything but the program; answers with what it is and the user's home directory, which
+/// is empty without an image.
+fn prepare(
+    arguments: &Arguments,
+    report: &BlockingConnection,
+) -> anyhow::Result<(Launch, PathBuf)> {
+    let sealed = process::take_inherited(arguments.launch).context("take over what to run")?;
+    let text = Sealed::from_fd(sealed).and_then(|sealed| sealed.read()).context("read it")?;
+    let launch: Launch = serde_json::from_slice(&text).context("what to run is not as expected")?;
+    let plan = &launch.process;
     let pod_tree = process::take_inherited(arguments.pod_tree).context("take over the pod")?;
     let joined = arguments.join.map(process::take_inherited).transpose();
     process::new_session().context("start a session")?;
     process::default_signals().context("forget which signals were ignored")?;
-    match (joined.context("take over the container")?, &plan.root) {
+    let mut user = user(plan)?;
+    user.groups.extend(&plan.groups);
+    let made = match (joined.context("take over the container")?, &plan.root) {
         (Some(joined), _) => {
             process::enter(joined, Namespaces::MOUNT).context("enter the container")?;
+            None
         }
         (None, None) => enter_pod(&plan.mounts, &pod_tree)?,
-        (None, Some(root)) => {
-            enter_image(root, &plan.mounts, &pod_tree, &plan.working_directory)?;
-        }
-    }
-    // From here on, nothing leads back behind the stage.
-    let mut user = match &plan.user {
-        UserPlan::Numbers { user, group } => {
-            let home = PathBuf::new();
-            users::User { uid: *user, gid: *group, groups: Vec::new(), home }
-        }
-        UserPlan::OfImage(name) => users::resolve(Path::new("/"), name, &Limits::default())?,
+        (None, Some(root)) => Some(enter_image(root, plan, &pod_tree)?),
     };
-    user.groups.extend(&plan.groups);
+    // From here on, nothing leads back behind the stage.
+    if let Some(namespace) = made {
+        let root_device = plan.root.as_ref().map(|_| std::fs::metadata("/").map(|it| it.dev()));
+        let root_device = root_device.transpose().context("look at the container's root")?;
+        let text = serde_json::to_vec(&Report::Tree { root_device })?;
+        report.send(&text, &[namespace.as_fd()]).context("report the container's tree")?;
+    }
     isolation::give_up_privileges()?;
-    become_user(&user)?;
+    become_user(&user, plan.is_rootless)?;
     std::env::set_current_dir(&plan.working_directory).with_context(|| {
         format!("workingDir {} cannot be entered", plan.working_directory.display())
     })?;
-    Ok(Some(user.home).filter(|home| !home.as_os_str().is_empty()))
+    Ok((launch, user.home))
 }
 
-/// Makes and enters a root of the container's own. The pod's containers share `/dev`, with its
-/// shared memory, and `/proc`.
-fn enter_image(
-    plan: &RootPlan,
-    mounts: &[MountPlan],
-    pod_tree: &OwnedFd,
-    working_directory: &Path,
-) -> anyhow::Result<()> {
-    let behind = File::open("/proc/self/ns/mnt").context("open the mount namespace")?;
+/// Who the process runs as. Names are looked up in the image's tree, not in the container's: that
+/// one may have changed, and its processes can show other files in its place.
+fn user(plan: &ProcessPlan) -> anyhow::Result<users::User> {
+    Ok(match (&plan.user, &plan.root) {
+        (UserPlan::Numbers { user, group }, _) => {
+            let home = PathBuf::new();
+            users::User { uid: *user, gid: *group, groups: Vec::new(), home }
+        }
+        (UserPlan::OfImage(name), Some(root)) => {
+            users::resolve(&root.image, name, &Limits::default())?
+        }
+        (UserPlan::OfImage(name), None) => bail!("user {name:?} of an image that is not there"),
+    })
+}
+
+/// Makes and enters a root of the container's own; answers with its mount namespace. The pod's
+/// containers share `/dev`, with its shared memory, and `/proc`.
+fn enter_image(root: &RootPlan, plan: &ProcessPlan, pod_tree: &OwnedFd) -> anyhow::Result<File> {
+    let behind = own_mount_namespace()?;
     process::enter(pod_tree, Namespaces::MOUNT).context("enter the pod")?;
     let take = |path: &str| -> anyhow::Result<Shown> {
         let tree = mount::detached_whole(Path::new(path));
@@ -136,22 +199,31 @@ fn enter_image(
     let mut shown = vec![take("/dev")?, take("/proc")?];
     process::enter(&behind, Namespaces::MOUNT).context("go back behind the stage")?;
     process::unshare(Namespaces::MOUNT).context("make the container's mount namespace")?;
-    for (target, content) in &plan.shown {
+    let namespace = own_mount_namespace()?;
+    for (target, content) in &root.shown {
         shown.push(root::unchanging(target, content)?);
     }
-    shown.extend(take_mounts(mounts)?);
-    Ok(root::enter(plan, shown, working_directory)?)
+    shown.extend(take_mounts(&plan.mounts)?);
+    root::enter(root, shown, &plan.working_directory, plan.is_rootless)?;
+    Ok(namespace)
 }
 
-/// Enters the pod's tree, with volumes that only this container sees.
-fn enter_pod(mounts: &[MountPlan], pod_tree: &OwnedFd) -> anyhow::Result<()> {
+/// Enters the pod's tree. With volumes that only this container sees, it makes a mount namespace
+/// and answers with that.
+fn enter_pod(mounts: &[MountPlan], pod_tree: &OwnedFd) -> anyhow::Result<Option<File>> {
     let shown = take_mounts(mounts)?;
     process::enter(pod_tree, Namespaces::MOUNT).context("enter the pod")?;
     if shown.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     process::unshare(Namespaces::MOUNT).context("make the container's mount namespace")?;
-    shown.into_iter().try_for_each(|shown| Ok(room::show(shown)?))
+    let namespace = own_mount_namespace()?;
+    shown.into_iter().try_for_each(|shown| room::show(shown))?;
+    Ok(Some(namespace))
+}
+
+fn own_mount_namespace() -> anyhow::Result<File> {
+    File::open("/proc/self/ns/mnt").context("open the mount namespace")
 }
 
 /// Takes what a container mounts of the pod's volumes, behind the stage.
@@ -168,14 +240,21 @@ fn take_mounts(mounts: &[MountPlan]) -> anyhow::Result<Vec<Shown>> {
     mounts.iter().map(take).collect()
 }
 
-fn become_user(user: &users::User) -> anyhow::Result<()> {
+/// Takes the user's numbers, and no group of whoever started the machine.
+fn become_user(user: &users::User, is_rootless: bool) -> anyhow::Result<()> {
     let (uid, gid) = (user.uid, user.gid);
-    // Where there is one user only, it cannot even ask for its own groups.
-    if (uid, gid) == (0, 0) && user.groups.iter().all(|group| *group == 0) {
-        return Ok(());
+    if !is_rootless {
+        let groups: Vec<u32> = std::iter::once(gid).chain(user.groups.iter().copied()).collect();
+        return process::become_user(uid, gid, &groups)
+            .with_context(|| format!("become user {uid}:{gid}"));
     }
-    let groups: Vec<u32> = std::iter::once(gid).chain(user.groups.iter().copied()).collect();
-    process::become_user(uid, gid, &groups).with_context(|| format!("become user {uid}:{gid}"))
+    // The kernel does not let a user without privileges give up groups either.
+    ensure!(
+        (uid, gid) == (0, 0),
+        "user {uid} with group {gid} is not there: without root a machine has one user only; run \
+         `ambit up` as root, or set runAsUser and runAsGroup in securityContext to 0"
+    );
+    Ok(())
 }
 
 /// What a container process reads and writes.
@@ -189,26 +268,41 @@ pub(crate) struct Streams {
     pub(crate) error: OwnedFd,
 }
 
+impl Streams {
+    /// The same of other descriptors.
+    pub(crate) fn map(self, other: impl Fn(OwnedFd) -> io::Result<OwnedFd>) -> io::Result<Self> {
+        let Self { input, output, error } = self;
+        let input = input.map(&other).transpose()?;
+        Ok(Self { input, output: other(output)?, error: other(error)? })
+    }
+}
+
 /// Where a pod's processes come from.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pod_tree: File,
     binary: Option<File>,
     nowhere: File,
+    processes: File,
 }
 
 impl Stage {
     /// Of the pod whose tree this is. All processes of this one inherit it, so these must be
     /// launchers, which let it go.
     pub(crate) fn new(tree: Tree, binary: Option<File>) -> io::Result<Self> {
-        let Tree { namespace: pod_tree, nowhere } = tree;
+        let Tree { namespace: pod_tree, nowhere, processes } = tree;
         process::let_inherit(&pod_tree)?;
-        Ok(Self { pod_tree, binary, nowhere })
+        Ok(Self { pod_tree, binary, nowhere, processes })
     }
 
     /// Reads nothing, and forgets what is written.
     pub(crate) fn nowhere(&self) -> io::Result<OwnedFd> {
         Ok(self.nowhere.try_clone()?.into())
+    }
+
+    /// The pod's `/proc`.
+    pub(crate) fn processes(&self) -> &File {
+        &self.processes
     }
 
     fn binary(&self) -> PathBuf {
@@ -219,75 +313,107 @@ impl Stage {
     }
 }
 
+/// A child of the init. Its number is its own until the init has waited for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    /// Its number.
+    pub(crate) pid: Pid,
+    handle: Arc<OwnedFd>,
+}
+
+impl Process {
+    /// Signals its whole session, or at least the process while the session is being made. Does
+    /// nothing if it has ended: its number may be another's.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // The init has one thread, so that nothing waits for the process meanwhile.
+        let is_there = process::send_signal(&*self.handle, Signal::Number(0)).is_ok();
+        if is_there && process::kill(-self.pid, signal).is_err() {
+            // This fails only when there is nobody left to hear it.
+            let _gone = process::send_signal(&*self.handle, signal);
+        }
+    }
+}
+
+/// A file tree that a container does not share with the pod.
+#[derive(Debug)]
+pub(crate) struct OwnTree {
+    /// Its mount namespace.
+    pub(crate) namespace: OwnedFd,
+    /// The device of its root, if that is the container's own.
+    pub(crate) root_device: Option<u64>,
+}
+
 /// A process that is about to become a container's program.
 #[derive(Debug)]
 pub(crate) struct Started {
-    /// Its number.
-    pub(crate) pid: Pid,
-    report: OwnedFd,
+    /// The process.
+    pub(crate) process: Process,
+    reports: BlockingConnection,
 }
 
 impl Started {
-    /// Waits until the program runs. If the process gave up before, this is its reason.
-    pub(crate) async fn complaint(self) -> Option<String> {
-        let mut text = String::new();
-        let receiver = pipe::Receiver::from_owned_fd(self.report);
-        let read = match receiver {
-            Ok(receiver) => receiver.take(REPORT_SIZE_MAX_BYTES).read_to_string(&mut text).await,
-            Err(error) => Err(error),
+    /// Waits until the program runs; answers with the tree that it has for itself, if any. If the
+    /// process gave up before, the error is its reason.
+    pub(crate) async fn launched(self) -> Result<Option<OwnTree>, String> {
+        let unclear = |error: &dyn std::error::Error| {
+            format!("cannot learn whether it started: {}", ambit_words::error_chain(error))
         };
-        match read {
-            Ok(_) => Some(text).filter(|text| !text.is_empty()),
-            Err(error) => Some(format!("cannot learn whether it started: {error}")),
+        let reports = Connection::from_fd(self.reports.into()).map_err(|error| unclear(&error))?;
+        let mut buffer = vec![0; REPORT_SIZE_MAX_BYTES];
+        let mut tree = None;
+        loop {
+            let packet = match reports.receive(&mut buffer).await {
+                Ok(packet) => packet,
+                Err(PacketError::Closed) => return Ok(tree),
+                Err(error) => return Err(unclear(&error)),
+            };
+            let report = serde_json::from_slice(&buffer[..packet.length]);
+            match report.map_err(|error| unclear(&error))? {
+                Report::Failure { reason } => return Err(reason),
+                Report::Tree { root_device } => {
+                    let namespace = packet.fds.into_iter().next();
+                    tree = namespace.map(|namespace| OwnTree { namespace, root_device });
+                }
+            }
         }
     }
 }
 
 /// Starts a process of a container, in its own session, with `command` and more variables. The
-/// caller's [`crate::reaper::Reaper`] reports its end. With `joined`, a process of the container,
-/// it shares that one's file tree instead of making one.
+/// caller's [`crate::reaper::Reaper`] reports its end. With `joined`, the container's mount
+/// namespace, it shares that file tree instead of making one.
 pub(crate) fn start(
     plan: &ContainerPlan,
     stage: &Stage,
-    joined: Option<Pid>,
+    joined: Option<BorrowedFd<'_>>,
     command: &[String],
     further: &BTreeMap<String, String>,
     streams: Streams,
 ) -> io::Result<Started> {
-    let (report, reports) = io::pipe()?;
-    let joined = joined.map(process::pidfd_open).transpose()?;
-    let process = serde_json::to_string(&plan.process).expect("a plan can be written as JSON");
+    let mut environment = plan.environment.clone();
+    environment.extend(further.clone());
+    let launch = Launch { process: plan.process.clone(), command: command.to_vec(), environment };
+    let launch = serde_json::to_vec(&launch).expect("plans can be written as JSON");
+    let launch = Sealed::create("launch", &launch)?;
+    let (reports, reporter) = BlockingConnection::pair()?;
+    let joined = joined.map(|joined| joined.try_clone_to_owned()).transpose()?;
     let mut launcher = Command::new(stage.binary());
-    launcher.arg0(SHIPPED_BINARY).arg("lab-container").args(["--process", &process]);
-    launcher.args(["--pod-tree", &stage.pod_tree.as_raw_fd().to_string()]);
+    launcher.arg0(SHIPPED_BINARY).arg("lab-container").env_clear();
     // Nothing else is started meanwhile: the init has one thread.
-    for (flag, fd) in
-        [("--report", Some(reports.as_fd())), ("--join", joined.as_ref().map(AsFd::as_fd))]
-    {
+    for (flag, fd) in [
+        ("--launch", Some(launch.as_fd())),
+        ("--pod-tree", Some(stage.pod_tree.as_fd())),
+        ("--report", Some(reporter.as_fd())),
+        ("--join", joined.as_ref().map(AsFd::as_fd)),
+    ] {
         if let Some(fd) = fd {
             process::let_inherit(fd)?;
             launcher.args([flag, &fd.as_raw_fd().to_string()]);
         }
     }
     let input = streams.input.map_or_else(|| stage.nowhere(), Ok)?;
-    let child = launcher
-        .arg("--")
-        .args(command)
-        .env_clear()
-        .envs(&plan.environment)
-        .envs(further)
-        .stdin(input)
-        .stdout(streams.output)
-        .stderr(streams.error)
-        .spawn()?;
+    let child = launcher.stdin(input).stdout(streams.output).stderr(streams.error).spawn()?;
     let pid = Pid::try_from(child.id()).expect("process ids are positive");
-    Ok(Started { pid, report: report.into() })
-}
-
-/// Signals a container's whole session, or at least its process while the session is being made.
-pub(crate) fn signal(pid: Pid, signal: Signal) {
-    // Either fails only when there is nobody left to hear it.
-    if process::kill(-pid, signal).is_err() {
-        let _gone = process::kill(pid, signal);
-    }
+    let handle = Arc::new(process::pidfd_open(pid)?);
+    Ok(Started { process: Process { pid, handle }, reports })
 }

@@ -9,17 +9,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use ambit_net::seqpacket::Connection;
-use ambit_net::sys::process::{Pid, Signal};
+use ambit_net::sys::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::container::{self, Started, Streams};
+use super::container::{Process, Started, Streams};
 use super::{ContainerPlan, PACKET_SIZE_MAX_BYTES};
 use crate::reaper::{Reaper, exit_code};
 
 /// A command to run in a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExecMessage {
-    /// In which container; the first, if absent.
+    /// In which container, init containers included; the first of the others, if absent.
     pub(crate) container: Option<String>,
     /// Program and arguments.
     pub(crate) command: Vec<String>,
@@ -64,11 +64,11 @@ pub(crate) async fn answer(caller: &Connection, answer: &ExecAnswer) {
     }
 }
 
-/// Runs a command and answers its caller.
+/// Runs a command in one of these containers, and answers its caller.
 pub(super) async fn serve(
     message: ExecMessage,
     fds: Vec<OwnedFd>,
-    containers: &[ContainerPlan],
+    containers: &[&ContainerPlan],
     reaper: &Reaper,
     start: impl FnOnce(
         &ContainerPlan,
@@ -89,8 +89,8 @@ pub(super) async fn serve(
         }
     };
     let wanted = message.container.as_deref();
-    let Some(plan) = containers.iter().find(|plan| wanted.is_none_or(|name| plan.name == name))
-    else {
+    let found = containers.iter().find(|plan| wanted.is_none_or(|name| plan.name == name));
+    let Some(&plan) = found else {
         let names: Vec<&str> = containers.iter().map(|plan| plan.name.as_str()).collect();
         let text = format!(
             "no container {:?}; the pod has {}",
@@ -103,7 +103,7 @@ pub(super) async fn serve(
     match start(plan, &message.command, &terminal(&message), streams) {
         Ok(started) => {
             // Whoever started it says why it failed, on its standard error.
-            let exit = attend(started.pid, &caller, reaper).await;
+            let exit = attend(&started.process, &caller, reaper).await;
             answer(&caller, &ExecAnswer::Exit(exit)).await;
         }
         Err(error) => {
@@ -126,8 +126,8 @@ fn terminal(message: &ExecMessage) -> BTreeMap<String, String> {
 }
 
 /// Waits for the command while passing on what its caller sends.
-async fn attend(pid: Pid, caller: &Connection, reaper: &Reaper) -> i32 {
-    let mut ended = reaper.end_of(pid);
+async fn attend(process: &Process, caller: &Connection, reaper: &Reaper) -> i32 {
+    let mut ended = reaper.end_of(process.pid);
     let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
     loop {
         let packet = tokio::select! {
@@ -136,12 +136,12 @@ async fn attend(pid: Pid, caller: &Connection, reaper: &Reaper) -> i32 {
         };
         let Ok(packet) = packet else {
             // The caller died, and nobody is left to see what the command says.
-            container::signal(pid, Signal::Hangup);
-            container::signal(pid, Signal::Term);
+            process.signal(Signal::Hangup);
+            process.signal(Signal::Term);
             return ended.await.map_or(-1, exit_code);
         };
         match serde_json::from_slice(&buffer[..packet.length]) {
-            Ok(ExecControl::Signal(number)) => container::signal(pid, Signal::Number(number)),
+            Ok(ExecControl::Signal(number)) => process.signal(Signal::Number(number)),
             Err(error) => {
                 tracing::warn!(%error, "an exec's caller sent something else than a control")
             }

@@ -10,30 +10,35 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ambit_log::{LineFormat, LogFormat};
 use ambit_net::memfd::Sealed;
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
 use ambit_net::sys::mount;
-use ambit_net::sys::process::{self, Pid, Signal};
+use ambit_net::sys::process::{self, Signal};
 use anyhow::Context;
 use futures::future::join_all;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::container::{self, Stage, Started, Streams};
+use super::container::{self, OwnTree, Process, Stage, Started, Streams};
 use super::exec;
-use super::isolation;
+use super::terminals::Terminals;
 use super::volumes::{self, VolumePlan};
 use super::{
-    ContainerPlan, ExecProbe, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState, PreStop,
-    ProbeRecord, RestartPolicy,
+    ContainerPlan, ExecProbe, GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest,
+    PodState, PreStop, ProbeRecord, RestartPolicy,
 };
+use super::{isolation, leftovers};
 use crate::layout::{LAYER, SOCKET_NAME};
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, exit_code};
@@ -52,14 +57,24 @@ const PRE_STOP_MAX: Duration = Duration::from_secs(3600);
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
-/// Runs a pod. Its plan comes on standard input.
+/// Runs a pod. Its plan comes on standard input, and its standard output is a log that is collected.
 pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
+    start_log();
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("read the pod's plan")?;
+    io::stdin().read_to_string(&mut text).context("read the pod's plan")?;
     let plan: PodPlan = serde_json::from_str(&text).context("the pod's plan is not as expected")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(live(plan))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Nothing is left to say so if a line cannot be written.
+fn start_log() {
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(LineFormat(LogFormat::Plain))
+        .with_writer(io::stdout)
+        .log_internal_errors(false);
+    tracing_subscriber::registry().with(LevelFilter::INFO).with(lines).init();
 }
 
 struct Pod {
@@ -70,6 +85,7 @@ struct Pod {
     /// written.
     logs: PathBuf,
     stage: Stage,
+    terminals: Terminals,
     reaper: Reaper,
     state: watch::Sender<PodState>,
     terminating: watch::Sender<bool>,
@@ -79,11 +95,13 @@ struct Pod {
 }
 
 /// A container's first process.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Running {
-    pid: Pid,
+    process: Process,
     /// It is the container's program, no longer a launcher behind the stage.
     is_program: bool,
+    /// The program's file tree, if it does not share that of the pod.
+    tree: Option<Arc<OwnTree>>,
 }
 
 async fn live(plan: PodPlan) -> anyhow::Result<()> {
@@ -91,8 +109,10 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let log_directory = mount::detached(&plan.logs.0).context("open the directory of the logs")?;
     let own_directory = mount::detached(&plan.directory).context("open the pod's directory")?;
     isolation::forbid_tracing()?;
+    isolation::forget_keys()?;
     fs::create_dir_all(plan.directory.join(LAYER)).context("make the place of a layer")?;
     let volumes = volumes::prepare(&plan.directory, &plan.volumes, &plan.hidden)?;
+    let terminals = Terminals::take().context("take the host's terminals")?;
     isolation::go_behind_the_stage()?;
     volumes.mount(&plan.directory)?;
     let tree = isolation::make_tree(&plan.hidden, &plan.files, &plan.directories)?;
@@ -110,6 +130,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let pod = Arc::new(Pod {
         logs: seen(&log_directory),
         stage,
+        terminals,
         volumes: Mutex::new(plan.volumes.clone()),
         plan,
         reaper: Reaper::start().context("watch children")?,
@@ -288,12 +309,18 @@ impl Pod {
     async fn run_once(&self, plan: &ContainerPlan) -> i32 {
         let (exit, complaint) = match self.start(plan) {
             Ok(started) => {
-                let pid = started.pid;
-                let ended = self.reaper.end_of(pid);
-                self.running_now().insert(plan.name.clone(), Running { pid, is_program: false });
-                let complaint = started.complaint().await;
+                let process = started.process.clone();
+                let ended = self.reaper.end_of(process.pid);
+                let launching = Running { process, is_program: false, tree: None };
+                self.running_now().insert(plan.name.clone(), launching.clone());
+                let launched = started.launched().await;
+                let (tree, complaint) = match launched {
+                    Ok(tree) => (tree.map(Arc::new), None),
+                    Err(reason) => (None, Some(reason)),
+                };
                 if complaint.is_none() {
-                    self.note_running(plan, pid);
+                    let running = Running { is_program: true, tree: tree.clone(), ..launching };
+                    self.note_running(plan, running);
                 }
                 let probe = plan.exec_probe.as_ref();
                 let exit = tokio::select! {
@@ -301,13 +328,12 @@ impl Pod {
                     () = self.probe(plan, probe) => unreachable!("a probe goes on for ever"),
                     () = self.prove(plan) => unreachable!("it waits for the end"),
                 };
-                self.running_now().remove(&plan.name);
-                // What it left behind in its session goes with it.
-                let _none_left = process::kill(-pid, Signal::Kill);
+                let ended = self.running_now().remove(&plan.name);
+                self.end_leftovers(plan, ended, tree).await;
                 (exit, complaint)
             }
             Err(error) => {
-                tracing::error!(container = plan.name, %error, "cannot start a container");
+                tracing::error!(pod = self.plan.logs.1, container = plan.name, %error, "cannot start a container");
                 (-1, Some(format!("{error:#}")))
             }
         };
@@ -320,8 +346,26 @@ impl Pod {
         exit
     }
 
-    fn note_running(&self, plan: &ContainerPlan, pid: Pid) {
-        self.running_now().insert(plan.name.clone(), Running { pid, is_program: true });
+    /// Ends what a container left behind.
+    async fn end_leftovers(
+        &self,
+        plan: &ContainerPlan,
+        ended: Option<Running>,
+        tree: Option<Arc<OwnTree>>,
+    ) {
+        if let Some(ended) = ended {
+            // The number of a session stays taken while it has processes.
+            let _none_left = process::kill(-ended.process.pid, Signal::Kill);
+        }
+        let Some(tree) = tree else { return };
+        if let Err(error) = leftovers::end(self.stage.processes(), &tree).await {
+            let (pod, container) = (&self.plan.logs.1, &plan.name);
+            tracing::warn!(pod, container, %error, "a container's processes are not all ended");
+        }
+    }
+
+    fn note_running(&self, plan: &ContainerPlan, running: Running) {
+        self.running_now().insert(plan.name.clone(), running);
         self.note_container(&plan.name, |status| {
             status.running = true;
             status.ready = plan.exec_probe.is_none();
@@ -340,7 +384,8 @@ impl Pod {
         Ok(container::start(plan, &self.stage, None, &plan.command, &further, streams)?)
     }
 
-    /// Starts another process of a container, beside its program.
+    /// Starts another process of a container, beside its program. One that shares the pod's tree
+    /// need not run for that, unless it is an init container.
     fn start_beside(
         &self,
         plan: &ContainerPlan,
@@ -348,12 +393,14 @@ impl Pod {
         further: &BTreeMap<String, String>,
         streams: Streams,
     ) -> io::Result<Started> {
-        let running = self.running_now().get(&plan.name).copied();
-        let joined = match running.filter(|running| running.is_program) {
-            _ if !plan.process.has_own_tree() => None,
-            Some(running) => Some(running.pid),
-            None => return Err(io::Error::other("the container does not run")),
-        };
+        let running = self.running_now().get(&plan.name).filter(|it| it.is_program).cloned();
+        let is_initial = self.plan.init_containers.iter().any(|it| it.name == plan.name);
+        let tree = running.as_ref().and_then(|running| running.tree.clone());
+        let must_run = is_initial || plan.process.has_own_tree();
+        if must_run && running.is_none() || plan.process.has_own_tree() && tree.is_none() {
+            return Err(io::Error::other("the container does not run"));
+        }
+        let joined = tree.as_ref().map(|tree| tree.namespace.as_fd());
         container::start(plan, &self.stage, joined, command, further, streams)
     }
 
@@ -387,7 +434,7 @@ impl Pod {
         match self.run_beside(plan, &probe.command, limit).await {
             Ok(success) => success,
             Err(error) => {
-                tracing::warn!(container = plan.name, %error, "cannot start a readiness probe");
+                tracing::warn!(pod = self.plan.logs.1, container = plan.name, %error, "cannot start a readiness probe");
                 false
             }
         }
@@ -403,8 +450,8 @@ impl Pod {
         let (output, error) = (self.stage.nowhere()?, self.stage.nowhere()?);
         let streams = Streams { input: None, output, error };
         let started = self.start_beside(plan, command, &BTreeMap::new(), streams)?;
-        let Ok(exit) = timeout(limit, self.reaper.end_of(started.pid)).await else {
-            container::signal(started.pid, Signal::Kill);
+        let Ok(exit) = timeout(limit, self.reaper.end_of(started.process.pid)).await else {
+            started.process.signal(Signal::Kill);
             return Ok(false);
         };
         Ok(exit.is_ok_and(|exit| exit_code(exit) == 0))
@@ -431,7 +478,9 @@ impl Pod {
         let packet = match connection.receive(&mut buffer).await {
             Ok(packet) => packet,
             Err(PacketError::Closed) => return,
-            Err(error) => return tracing::warn!(%error, "cannot read a request"),
+            Err(error) => {
+                return tracing::warn!(pod = self.plan.logs.1, %error, "cannot read a request");
+            }
         };
         match serde_json::from_slice(&buffer[..packet.length]) {
             Ok(PodRequest::Follow) => self.tell(&connection).await,
@@ -440,13 +489,16 @@ impl Pod {
                 self.terminate(Duration::from_secs(grace_seconds)).await;
             }
             Ok(PodRequest::Exec(message)) => {
-                let start = |plan: &_, command: &_, further: &_, streams| {
+                let start = |plan: &_, command: &_, further: &_, given: Streams| {
+                    let streams = given.map(|stream| self.terminals.protect(stream))?;
                     self.start_beside(plan, command, further, streams)
                 };
                 let Self { plan, reaper, .. } = &*self;
-                exec::serve(message, packet.fds, &plan.containers, reaper, start).await;
+                let containers: Vec<_> =
+                    plan.containers.iter().chain(&plan.init_containers).collect();
+                exec::serve(message, packet.fds, &containers, reaper, start).await;
             }
-            Err(error) => tracing::warn!(%error, "a request that is none"),
+            Err(error) => tracing::warn!(pod = self.plan.logs.1, %error, "a request that is none"),
         }
     }
 
@@ -490,7 +542,7 @@ impl Pod {
         if !stop_starting {
             return;
         }
-        let deadline = Instant::now() + grace;
+        let deadline = Instant::now() + grace.min(Duration::from_secs(GRACE_SECONDS_MAX));
         let _late = timeout_at(deadline, self.end_in_order()).await;
         sleep_until(deadline).await;
         // Processes that still run have had their time.
@@ -511,13 +563,21 @@ impl Pod {
         }
     }
 
-    /// Does what comes before the end of a container, and asks it to end.
+    /// Does what comes before the end of a container, and asks it to end. One that does not run
+    /// has no end to come.
     async fn stop(&self, plan: &ContainerPlan) {
+        if !self.running_now().contains_key(&plan.name) {
+            return;
+        }
         match &plan.pre_stop {
             Some(PreStop::Exec(command)) => {
                 let ran = self.run_beside(plan, command, PRE_STOP_MAX).await;
                 if !ran.is_ok_and(|success| success) {
-                    tracing::warn!(container = plan.name, "its preStop command failed");
+                    tracing::warn!(
+                        pod = self.plan.logs.1,
+                        container = plan.name,
+                        "its preStop command failed"
+                    );
                 }
             }
             Some(PreStop::Sleep { seconds }) => sleep(Duration::from_secs(*seconds)).await,
@@ -528,7 +588,7 @@ impl Pod {
 
     fn signal(&self, plan: &ContainerPlan, signal: Signal) {
         if let Some(running) = self.running_now().get(&plan.name) {
-            container::signal(running.pid, signal);
+            running.process.signal(signal);
         }
     }
 

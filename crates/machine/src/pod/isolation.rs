@@ -80,6 +80,9 @@ pub(crate) struct Tree {
     /// The tree's `/dev/null`: behind the stage no device can be opened, and a container could
     /// change the mode of one of the host's by its descriptor.
     pub(crate) nowhere: File,
+    /// The tree's `/proc`, which has the pod's processes by their numbers in the pod: behind the
+    /// stage there is the machine's.
+    pub(crate) processes: File,
 }
 
 /// Makes the pod's tree. The caller stays behind the stage.
@@ -95,8 +98,9 @@ pub(crate) fn make_tree(
     let namespace = step("open the pod's mount namespace", open())?;
     let nowhere = File::options().read(true).write(true).open("/dev/null");
     let nowhere = step("open the pod's /dev/null", nowhere)?;
+    let processes = step("open the pod's /proc", File::open("/proc"))?;
     step("go back behind the stage", process::enter(&behind, Namespaces::MOUNT))?;
-    Ok(Tree { namespace, nowhere })
+    Ok(Tree { namespace, nowhere, processes })
 }
 
 /// Gives the pod its own view of the file tree, one mount after the other.
@@ -241,6 +245,14 @@ fn protect_proc() -> io::Result<()> {
 pub(crate) fn give_up_privileges() -> Result<(), IsolationError> {
     step("drop capabilities", capability::keep_pod_defaults())?;
     step("forbid new privileges", process::set_no_new_privileges())
+}
+
+/// Lets no process of the pod use the keys of the session that started the machine.
+pub(crate) fn forget_keys() -> Result<(), IsolationError> {
+    step(
+        "get a session keyring of the pod's own (see sysctl kernel.keys.maxkeys)",
+        process::new_session_keyring(),
+    )
 }
 
 /// Lets no process of the pod look into this one, which has what they must not have: privileges,

@@ -40,8 +40,6 @@ pub(crate) struct RootPlan {
     pub(crate) shown: Vec<(PathBuf, PathBuf)>,
     /// Nothing in it can be changed.
     pub(crate) is_read_only: bool,
-    /// The machine has one user only.
-    pub(crate) is_rootless: bool,
 }
 
 /// A root that could not be made.
@@ -102,13 +100,14 @@ pub(crate) struct Shown {
 
 /// Makes the root of a container and enters it, with the pod's own `/dev` and `/proc` and with what
 /// else is `shown`. The calling process is alone in its mount namespace, from which it sees the
-/// image's tree.
+/// image's tree. Where there is one user only, it `is_rootless`.
 pub(crate) fn enter(
     plan: &RootPlan,
     shown: Vec<Shown>,
     working_directory: &Path,
+    is_rootless: bool,
 ) -> Result<(), RootError> {
-    let root = overlay(plan)?;
+    let root = overlay(plan, is_rootless)?;
     for file in shown {
         show(&root, file)?;
     }
@@ -122,7 +121,7 @@ pub(crate) fn enter(
 }
 
 /// Mounts the image and an empty layer as one tree; answers where.
-fn overlay(plan: &RootPlan) -> Result<PathBuf, RootError> {
+fn overlay(plan: &RootPlan, is_rootless: bool) -> Result<PathBuf, RootError> {
     let image = |source| RootError::Image { path: plan.image.clone(), source };
     let layer = |source| RootError::Layer { path: plan.layer.clone(), source };
     let lower = mount::open_path(&plan.image).map_err(image)?;
@@ -135,7 +134,7 @@ fn overlay(plan: &RootPlan) -> Result<PathBuf, RootError> {
     // The root directory is the upper one.
     fs::set_permissions(&upper, Permissions::from_mode(found.mode() & 0o7777)).map_err(layer)?;
     chown(&upper, Some(found.uid()), Some(found.gid())).map_err(layer)?;
-    mount::overlay(&lower, &upper, &work, &root, CONTAINER, plan.is_rootless)
+    mount::overlay(&lower, &upper, &work, &root, CONTAINER, is_rootless)
         .map_err(RootError::Overlay)?;
     Ok(root)
 }
