@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use ambit_image::Digest;
 use serde_json::json;
 
-use crate::machine::{Machine, SETTLE_TIMEOUT};
+use crate::machine::{Machine, SETTLE_TIMEOUT, binary};
 
 /// A pod of the image, as its manifest says, and one of the host's programs beside it.
 const PODS: &str = "\
@@ -36,7 +36,60 @@ spec:
   containers: [{name: main, image: busybox, command: [sleep, infinity]}]
 ";
 
-/// An archive as `docker save` writes it, of an image with bash alone. Its `/etc` and `/etc/hosts`
+/// Pods that try more than they may: one that shows its own processes other users, one that runs
+/// what is not there, and one whose first container leaves processes behind.
+const PODS_THAT_TRY: &str = "\
+apiVersion: v1
+kind: Namespace
+metadata: {name: app}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: users, namespace: app}
+spec:
+  initContainers:
+  - name: first
+    image: shop/web:1
+    command: [bash, -c, 'exit 0']
+  - name: beside
+    image: shop/web:1
+    restartPolicy: Always
+    env: [{name: WHO, value: sidecar}]
+  containers:
+  - name: main
+    image: shop/web:1
+    env: [{name: _RJEM_MALLOC_CONF, value: 'nonsense:true'}]
+    command:
+    - bash
+    - -c
+    - echo 'web:x:0:0::/:/bin/bash' > /tmp/passwd; exec unshare -Urm
+      bash -c 'mount --bind /tmp/passwd /conf/passwd && echo bound; exec sleep infinity'
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: absent, namespace: app}
+spec: {containers: [{name: main, image: shop/web:1, command: [ambit, --version]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: leaver, namespace: app}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: shop/web:1
+    command:
+    - bash
+    - -c
+    - setsid sleep 98765 & a=$!; unshare -Urm setsid sleep 98765 & b=$!;
+      for p in $a $b; do
+        until mapfile -d '' words < /proc/$p/cmdline && [[ $words = sleep ]]; do :; done;
+      done; echo both
+  - {name: watch, image: shop/web:1, securityContext: {runAsUser: 0}}
+";
+
+/// An archive as `docker save` writes it, of an image with bash and what its tests need.
+/// Its `/etc` and `/etc/hosts`
 /// are links out of the image.
 pub(crate) fn archive(directory: &Path) -> PathBuf {
     let (root, parts) = (directory.join("root"), directory.join("parts"));
@@ -49,7 +102,7 @@ pub(crate) fn archive(directory: &Path) -> PathBuf {
     shell(
         "mkdir -p $ROOT/{web,conf,bin,tmp} $PARTS
          chmod 1777 $ROOT/tmp
-         for file in $(type -P bash) $(type -P sleep); do
+         for file in $(type -P bash sleep setsid unshare mount); do
              cp -L $file $ROOT/bin/
              for library in $(ldd $file | grep -o '/[^ ]*' || true); do
                  mkdir -p $ROOT$(dirname $library); cp -L $library $ROOT$library
@@ -104,13 +157,19 @@ fn a_container_with_an_image_lives_in_its_own_root() {
     );
     assert_eq!(main("echo a > /web/a && echo $(</web/a)"), "a\n");
     assert!(main("echo a > /conf/resolv.conf").contains("Read-only"), "what is shown stays");
+    // Root in the container, too.
+    let strict = |script: &str| {
+        let said = machine.ambit(&["exec", "app/real", "-c", "strict", "--", "bash", "-c", script]);
+        said.out + &said.err
+    };
     for secret in ["/proc/1/root/", "/proc/1/fd/0", "/proc/1/environ"] {
-        assert!(main(&format!("< {secret}")).contains("denied"), "{secret}");
+        assert!(strict(&format!("< {secret}")).contains("denied"), "{secret}");
     }
-    assert_eq!(main("echo /dev/*").split(' ').filter(|it| it.ends_with("vda")).count(), 0);
-    let strict = ["exec", "app/real", "-c", "strict", "--", "bash", "-c"];
-    let said = machine.ambit(&[&strict[..], &["echo $UID; [[ -e /web/a ]] || > /web/b"]].concat());
-    assert!(said.out == "0\n" && said.err.contains("Read-only"), "{}{}", said.out, said.err);
+    let devices = "/dev/fd /dev/full /dev/null /dev/random /dev/shm /dev/stderr /dev/stdin \
+                   /dev/stdout /dev/tty /dev/urandom /dev/zero\n";
+    assert_eq!(main("echo /dev/*"), devices);
+    let said = strict("echo $UID ${GROUPS[*]}; [[ -e /web/a ]] || > /web/b");
+    assert!(said.starts_with("0 0\n") && said.contains("Read-only"), "{said}");
     let state = machine.layout.root().display().to_string();
     let seen = machine.bash("app/local", &format!("ls -A {state}"));
     assert!(seen.contains("No such file"), "the store is not for pods: {seen}");
@@ -122,6 +181,71 @@ fn a_container_with_an_image_lives_in_its_own_root() {
     });
     let log = machine.run(&["logs", "app/real", "-c", "main"]);
     assert!(log.matches("up\n").count() >= 2 && log.contains("quit"), "{log}");
+    machine.down();
+}
+
+#[test]
+fn a_container_gets_no_more_than_its_image_and_manifest_say() {
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let image = format!("shop/web=docker-archive:{}", archive(directory.path()).display());
+    let machine = Machine::none("tries");
+    let (start, pods) = PODS_THAT_TRY.split_once("---\n").expect("the namespace comes first");
+    let said = machine.ambit_with(&["up", "-", "--detach", "--no-mesh"], start);
+    assert!(said.status.success(), "ambit up: {}", said.err);
+    let said = machine.ambit_with(&["apply", "-", "--image", &image], pods);
+    assert!(said.status.success(), "ambit apply: {}", said.err);
+
+    let log = |pod: &str, name: &str| machine.ambit(&["logs", pod, "-c", name]).out;
+    let exec = |pod: &str, name: &str, script: &str| {
+        let said = machine.ambit(&["exec", pod, "-c", name, "--", "bash", "-c", script]);
+        said.out + &said.err
+    };
+    machine.wait("the container has its own list of users", SETTLE_TIMEOUT, || {
+        log("app/users", "main").contains("bound")
+    });
+    // The command's user is the image's, and it sees the container's own tree.
+    let users = "echo $UID; [[ $(</conf/passwd) = *:71:72:* ]] && echo as it was";
+    assert_eq!(exec("app/users", "main", users), "71\nas it was\n");
+    let said = exec("app/users", "main", "echo $_RJEM_MALLOC_CONF");
+    assert_eq!(said, "nonsense:true\n", "the launcher has none of its variables");
+    assert!(!log("app/users", "main").contains("jemalloc"), "{}", log("app/users", "main"));
+    assert_eq!(exec("app/users", "beside", "echo $WHO"), "sidecar\n");
+    let said = exec("app/users", "first", "echo");
+    assert!(said.contains("the container does not run"), "{said}");
+
+    machine.wait("the status says what is not there", SETTLE_TIMEOUT, || {
+        machine.run(&["get", "pods"]).contains("cannot run ambit: No such file")
+    });
+    let absent = machine.pods().into_iter().find(|pod| pod.name == "absent").expect("it is there");
+    assert!(!absent.ready && absent.containers[0].last_exit == Some(127), "{absent:?}");
+
+    machine.wait("the container has ended", SETTLE_TIMEOUT, || {
+        let pods = machine.pods();
+        let leaver = pods.iter().find(|pod| pod.name == "leaver").expect("it is there");
+        leaver.containers.iter().any(|it| it.name == "main" && it.last_exit == Some(0))
+    });
+    assert!(log("app/leaver", "main").contains("both"), "{}", log("app/leaver", "main"));
+    let left = "for p in /proc/[0-9]*; do mapfile -d '' words < $p/cmdline; \
+                [[ ${words[1]} = 98765 ]] && echo $p; done 2> /dev/null; echo looked";
+    assert_eq!(exec("app/leaver", "watch", left), "looked\n");
+    machine.down();
+}
+
+#[test]
+fn a_command_uses_its_callers_terminal_and_cannot_change_it() {
+    let machine = Machine::none("terminal");
+    let (_, pod) = PODS.rsplit_once("---\n").expect("the pod comes last");
+    let pod = pod.replace(", namespace: app", "");
+    let said = machine.ambit_with(&["up", "-", "--detach", "--no-mesh"], &pod);
+    assert!(said.status.success(), "ambit up: {}", said.err);
+    let script = "[ -t 0 ] && [ -t 1 ] && echo terminal; chmod 666 /proc/self/fd/1";
+    let line = format!("{} exec default/local -- sh -c '{script}'", binary().display());
+    // It runs a command with a terminal of its own.
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("AMBIT_STATE", machine.layout.root());
+    let said = command.stdin(Stdio::null()).output().expect("script runs");
+    let said = String::from_utf8_lossy(&said.stdout);
+    assert!(said.contains("terminal") && said.contains("Read-only"), "{said}");
     machine.down();
 }
 

@@ -279,6 +279,24 @@ pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
     }
 }
 
+/// Prints the number of the session keyring, which `keyctl` would show.
+pub(crate) const SESSION_KEYRING: [&str; 3] = [
+    "perl",
+    "-e",
+    if cfg!(target_arch = "x86_64") {
+        "print syscall(250, 0, -3, 0)"
+    } else {
+        "print syscall(219, 0, -3, 0)"
+    },
+];
+
+/// The number of this process' session keyring.
+pub(crate) fn session_keyring() -> String {
+    let said = Command::new(SESSION_KEYRING[0]).args(&SESSION_KEYRING[1..]).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    String::from_utf8(said.stdout).unwrap()
+}
+
 /// Kills a process of the host.
 pub(crate) fn kill(pid: i32) {
     process::kill(pid, Signal::Kill).unwrap();

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test without the harness is not known to be one")]
 
+mod images;
 mod lab;
 mod sidecars;
 
@@ -76,11 +77,14 @@ async fn pods_are_set_apart() {
     let lab = Lab::up("apart", 1).await;
     lab.apply_ready(vec![pod("a", &["sleep", "infinity"]), pod("b", &["sleep", "infinity"])]).await;
     let run = |command: &str| lab.sh("a", command);
-    // Bit 13 is NET_RAW, bit 21 SYS_ADMIN.
+    // Bit 13 is NET_RAW, bit 21 SYS_ADMIN, bit 27 MKNOD.
     let bounding = run("grep CapBnd /proc/self/status").0;
     let bits = u64::from_str_radix(bounding.split_whitespace().nth(1).unwrap(), 16).unwrap();
-    assert_eq!(bits & (1 << 13 | 1 << 21), 0, "{bounding}");
+    assert_eq!(bits & (1 << 13 | 1 << 21 | 1 << 27), 0, "{bounding}");
     assert_ne!(bits & 1, 0, "CHOWN is a default: {bounding}");
+    let keyring = lab::session_keyring();
+    assert_ne!(lab.exec("a", &lab::SESSION_KEYRING).0, keyring, "the session's keys stay outside");
+    assert_eq!(run("id -G").0, "0\n", "so do the groups of whoever started the machine");
     assert!(run("grep NoNewPrivs /proc/self/status").0.contains('1'));
     assert_eq!(run("hostname").0, "a\n");
     let resolv = run("cat /etc/resolv.conf").0;
@@ -267,6 +271,9 @@ fn data(kind: &str, name: &str, data: serde_json::Value) -> serde_json::Value {
     json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": data})
 }
 
+/// More than time can count: nothing is added up that overflows.
+const GRACE_SECONDS: i64 = i64::MAX;
+
 async fn containers_start_end_and_restart() {
     let lab = Lab::up("restart", 1).await;
     let once = |name: &str, policy: &str, command: &str| {
@@ -303,7 +310,7 @@ async fn containers_start_end_and_restart() {
     // A polite end is waited for, an impolite one is not waited for longer than its grace.
     let mut polite =
         pod("polite", &["sh", "-c", "trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"]);
-    polite["spec"]["terminationGracePeriodSeconds"] = json!(20);
+    polite["spec"]["terminationGracePeriodSeconds"] = json!(GRACE_SECONDS);
     let mut deaf = pod("deaf", &["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]);
     deaf["spec"]["terminationGracePeriodSeconds"] = json!(1);
     lab.apply(vec![polite, deaf]).await;
@@ -529,6 +536,18 @@ async fn wrong_objects_change_nothing() {
         (elsewhere, "Namespace nowhere, which does not exist"),
         (account, "ServiceAccount default/nobody, which does not exist"),
         (image, "--image nginx=COMMAND"),
+        (
+            with(fresh(), "/spec/securityContext", json!({"runAsUser": u32::MAX})),
+            "runAsUser 4294967295; the number of a user or group is 0 to 2147483647",
+        ),
+        (
+            with(fresh(), "/spec/containers/0/securityContext", json!({"runAsGroup": -1})),
+            "runAsGroup -1;",
+        ),
+        (
+            with(fresh(), "/spec/securityContext", json!({"supplementalGroups": [1, -2]})),
+            "supplementalGroups -2;",
+        ),
         (
             with(pod("old", &["sleep", "1"]), "/metadata/name", json!("old")),
             "cannot change on a live object",
@@ -774,6 +793,7 @@ async fn rootless() {
     other["spec"]["securityContext"] = json!({"runAsUser": 5});
     let refused = lab.client.apply(vec![other], false).await.unwrap_err().to_string();
     assert!(refused.contains("run `ambit up` as root"), "{refused}");
+    images::images_run_without_root(&lab).await;
     lab.down().await;
     println!("a rootless machine ran a pod");
 }
