@@ -57,7 +57,7 @@ const PRE_STOP_MAX: Duration = Duration::from_secs(3600);
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
-/// Runs a pod. Its plan comes on standard input, and its standard output is a log that is collected.
+/// Runs a pod. Its plan comes on standard input; its standard output is a log.
 pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
     start_log();
     let mut text = String::new();
@@ -333,7 +333,8 @@ impl Pod {
                 (exit, complaint)
             }
             Err(error) => {
-                tracing::error!(pod = self.plan.logs.1, container = plan.name, %error, "cannot start a container");
+                let (pod, container) = (&self.plan.logs.1, &plan.name);
+                tracing::error!(pod, container, %error, "cannot start a container");
                 (-1, Some(format!("{error:#}")))
             }
         };
@@ -434,7 +435,8 @@ impl Pod {
         match self.run_beside(plan, &probe.command, limit).await {
             Ok(success) => success,
             Err(error) => {
-                tracing::warn!(pod = self.plan.logs.1, container = plan.name, %error, "cannot start a readiness probe");
+                let (pod, container) = (&self.plan.logs.1, &plan.name);
+                tracing::warn!(pod, container, %error, "cannot start a readiness probe");
                 false
             }
         }

@@ -1,8 +1,8 @@
 //! Linux capabilities of the calling thread.
 //!
-//! A pod gets what container runtimes give by default, except two. With `NET_RAW` it could forge the
-//! addresses by which its neighbours identify it. With `MKNOD` it could leave a device file in a
-//! directory of the host that it may write, for the host's users: to itself devices are of no use.
+//! A pod gets what container runtimes give by default, except two. With `NET_RAW` it could forge
+//! the addresses by which its neighbours identify it. With `MKNOD` it could leave a device file for
+//! the host's users in a directory of the host that it may write: it cannot use devices itself.
 
 use std::io;
 
