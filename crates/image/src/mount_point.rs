@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{self, FileType, Mode, OFlags};
 
-use crate::limits::{Exceeded, Limits};
-use crate::tree::{Directory, Missing, Names, PathError, Place, Tree, joined};
+use crate::limits::Limits;
+use crate::tree::{Directory, Missing, Names, PathError, Place, Target, Tree};
 
 /// Of files that are made to be mounted over.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
@@ -34,15 +34,21 @@ pub fn mount_point(root: &Path, path: &Path, kind: Kind) -> Result<OwnedFd, Path
         let made = tree.directory(names.all(), Missing::Make, |_, _| Ok::<_, PathError>(()))?;
         return own(&made);
     }
-    let (place, found) = follow(&tree, names, Missing::Make, &limits)?;
-    match found {
-        Some((file, Kind::File)) => Ok(file),
-        Some((_, Kind::Directory)) => Err(PathError::Directory),
-        None => {
+    match tree.target(names.all(), Missing::Make)? {
+        Target::File(place) => file_at(&place),
+        Target::Directory(_) => Err(PathError::Directory),
+        Target::Nothing(place) => {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
             fs::openat(&place.directory, &place.name, flags, FILE_MODE)?;
-            Ok(fs::openat(&place.directory, &place.name, PATH, Mode::empty())?)
+            file_at(&place)
         }
+    }
+}
+
+fn file_at(place: &Place) -> Result<OwnedFd, PathError> {
+    match opened(place)? {
+        (file, Kind::File) => Ok(file),
+        (_, Kind::Directory) => Err(PathError::Directory),
     }
 }
 
@@ -52,47 +58,23 @@ pub fn find(root: &Path, path: &Path) -> Result<Option<(OwnedFd, Kind)>, PathErr
     let limits = Limits::default();
     let tree = Tree::open(root, &limits)?;
     let names = Names::parse(path.as_os_str().as_bytes(), &limits)?;
-    if names.split().is_none() {
-        return Ok(Some((own(tree.root())?, Kind::Directory)));
-    }
-    match follow(&tree, names, Missing::Refuse, &limits) {
-        Ok((_, found)) => Ok(found),
-        Err(PathError::Missing) => Ok(None),
+    match tree.target(names.all(), Missing::Refuse) {
+        Ok(Target::Directory(directory)) => Ok(Some((own(&directory)?, Kind::Directory))),
+        Ok(Target::File(place)) => opened(&place).map(Some),
+        Ok(Target::Nothing(_)) | Err(PathError::Missing) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// The place at the end of these names and of the links there, and what is there.
-fn follow(
-    tree: &Tree,
-    mut names: Names,
-    missing: Missing,
-    limits: &Limits,
-) -> Result<(Place, Option<(OwnedFd, Kind)>), PathError> {
-    for _ in 0..limits.links_followed {
-        let (above, name) = names.split().ok_or(PathError::Root)?;
-        let directory = tree.directory(above, missing, |_, _| Ok::<_, PathError>(()))?;
-        let place = Place { directory, name: name.clone() };
-        let Some(stat) = place.stat()? else { return Ok((place, None)) };
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink => {
-                let target = fs::readlinkat(&place.directory, &place.name, Vec::new())?;
-                names = joined(above, target.as_bytes(), limits)?;
-            }
-            _ => {
-                let file = fs::openat(&place.directory, &place.name, PATH, Mode::empty())?;
-                // Of what was opened: somebody may be changing the tree.
-                let kind = match FileType::from_raw_mode(fs::fstat(&file)?.st_mode) {
-                    FileType::Directory => Kind::Directory,
-                    FileType::Symlink => return Err(PathError::NotDirectory),
-                    _ => Kind::File,
-                };
-                return Ok((place, Some((file, kind))));
-            }
-        }
+/// Opens what is at a place, for its path alone. It is judged by what was opened: somebody may be
+/// changing the tree.
+fn opened(place: &Place) -> Result<(OwnedFd, Kind), PathError> {
+    let file = fs::openat(&place.directory, &place.name, PATH, Mode::empty())?;
+    match FileType::from_raw_mode(fs::fstat(&file)?.st_mode) {
+        FileType::Symlink => Err(PathError::NotDirectory),
+        FileType::Directory => Ok((file, Kind::Directory)),
+        _ => Ok((file, Kind::File)),
     }
-    let limit = limits.links_followed;
-    Err(Exceeded { what: "symbolic links on the way", limit }.into())
 }
 
 fn own(directory: &Directory) -> Result<OwnedFd, PathError> {
@@ -122,6 +104,9 @@ mod tests {
         symlink(all.path().join("outside"), root.join("absolute")).unwrap();
         symlink("../../outside", root.join("up")).unwrap();
         symlink("../../../../../../etc/passwd", root.join("usr/etc/hosts")).unwrap();
+        create_dir_all(root.join("a/b")).unwrap();
+        symlink("a/b", root.join("into")).unwrap();
+        symlink("into/../file", root.join("through")).unwrap();
         (all, root)
     }
 
@@ -136,6 +121,9 @@ mod tests {
             ("/etc/hosts", Kind::File, root.join("usr/etc/passwd")),
             ("/absolute/x", Kind::Directory, inside.join("outside/x")),
             ("/up/x", Kind::File, root.join("outside/x")),
+            // `..` is of the directory that the link leads to, not of the path as it is written.
+            ("/through", Kind::File, root.join("a/file")),
+            ("/through", Kind::File, root.join("a/file")),
             ("/", Kind::Directory, root.clone()),
         ] {
             let place = mount_point(&root, Path::new(path), kind).expect(path);
@@ -169,6 +157,11 @@ mod tests {
         assert_eq!(kind("etc"), Some(Kind::Directory));
         assert_eq!(kind("etc/passwd"), Some(Kind::File));
         assert_eq!(kind("absolute"), None, "nothing outside is seen");
+        assert_eq!(kind("through"), None);
+        write(root.join("file"), "").unwrap();
+        assert_eq!(kind("through"), None, "it leads to a/file");
+        write(root.join("a/file"), "").unwrap();
+        assert_eq!(kind("through"), Some(Kind::File));
         assert_eq!(kind("none/x"), None);
     }
 }

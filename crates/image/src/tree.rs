@@ -39,6 +39,9 @@ pub enum PathError {
     /// A file is expected there.
     #[error("it is a directory")]
     Directory,
+    /// A regular file is expected there.
+    #[error("it is not a regular file")]
+    NotFile,
     /// Part of it is a file.
     #[error("a part of it is not a directory")]
     NotDirectory,
@@ -73,6 +76,17 @@ pub(crate) struct Directory {
 pub(crate) struct Place {
     pub(crate) directory: Rc<Directory>,
     pub(crate) name: CString,
+}
+
+/// What a path leads to.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// A directory.
+    Directory(Rc<Directory>),
+    /// Anything else, but no link.
+    File(Place),
+    /// Nothing is there. The directory of the place is.
+    Nothing(Place),
 }
 
 /// The tree below one directory.
@@ -208,6 +222,10 @@ pub(crate) fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
+fn is_link(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+}
+
 /// A walk through the tree: the directories that it is in, and the names that are ahead.
 struct Walk<'t> {
     tree: &'t Tree,
@@ -220,6 +238,20 @@ struct Walk<'t> {
 }
 
 impl Walk<'_> {
+    /// The next name of an entry; `..` is passed over, and above the root is the root.
+    fn next(&mut self) -> Result<Option<CString>, PathError> {
+        while let Some(name) = self.ahead.pop() {
+            self.steps += 1;
+            within(self.steps, self.tree.limits.steps, "names on the way")?;
+            // Only links have it.
+            if name.as_bytes() != b".." {
+                return Ok(Some(name));
+            }
+            self.within.pop();
+        }
+        Ok(None)
+    }
+
     fn here(&self) -> Rc<Directory> {
         self.within.last().unwrap_or(&self.tree.root).clone()
     }
@@ -260,6 +292,11 @@ impl Tree {
         &self.root
     }
 
+    fn walk(&self, names: &[CString]) -> Walk<'_> {
+        let ahead = names.iter().rev().cloned().collect();
+        Walk { tree: self, within: Vec::new(), ahead, links: 0, steps: 0 }
+    }
+
     /// The directory at the end of these names, through links. Every step is reported: the place,
     /// and whether the directory had to be made.
     pub(crate) fn directory<E: From<PathError>>(
@@ -268,17 +305,9 @@ impl Tree {
         missing: Missing,
         mut passed: impl FnMut(Place, bool) -> Result<(), E>,
     ) -> Result<Rc<Directory>, E> {
-        let ahead = names.iter().rev().cloned().collect();
-        let mut walk = Walk { tree: self, within: Vec::new(), ahead, links: 0, steps: 0 };
-        while let Some(name) = walk.ahead.pop() {
-            walk.steps += 1;
-            within(walk.steps, self.limits.steps, "names on the way").map_err(PathError::from)?;
+        let mut walk = self.walk(names);
+        while let Some(name) = walk.next()? {
             let here = walk.here();
-            // Only links have it; above the root is the root.
-            if name.as_bytes() == b".." {
-                walk.within.pop();
-                continue;
-            }
             match here.enter(&name) {
                 Ok(directory) => {
                     walk.enter(directory)?;
@@ -304,48 +333,46 @@ impl Tree {
         Ok(Place { directory, name: name.clone() })
     }
 
-    /// Opens the regular file at a path for reading, through all links.
-    pub(crate) fn open_file(&self, path: &[u8]) -> Result<std::fs::File, PathError> {
-        let mut names = Names::parse(path, &self.limits)?;
-        for _ in 0..self.limits.links_followed {
-            let (above, _) = names.split().ok_or(PathError::Root)?;
-            let place = self.place(&names)?;
-            let stat = place.stat()?.ok_or(PathError::Missing)?;
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => {
-                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-                    let flags = flags | OFlags::CLOEXEC;
-                    let file = fs::openat(&place.directory, &place.name, flags, Mode::empty())?;
-                    return Ok(file.into());
+    /// What these names lead to, through all links, also at their end. Directories on the way are
+    /// made if they are missing and should be.
+    pub(crate) fn target(&self, names: &[CString], missing: Missing) -> Result<Target, PathError> {
+        let mut walk = self.walk(names);
+        while let Some(name) = walk.next()? {
+            let place = Place { directory: walk.here(), name };
+            let is_last = walk.ahead.is_empty();
+            match place.directory.enter(&place.name) {
+                Ok(directory) => walk.enter(directory)?,
+                Err(Errno::NOENT) if is_last => return Ok(Target::Nothing(place)),
+                Err(Errno::NOENT) if missing == Missing::Make => {
+                    walk.enter(place.make_directory()?)?;
                 }
-                FileType::Symlink => {
-                    let target = fs::readlinkat(&place.directory, &place.name, Vec::new())?;
-                    names = joined(above, target.as_bytes(), &self.limits)?;
-                }
-                _ => return Err(PathError::NotDirectory),
+                Err(Errno::NOENT) => return Err(PathError::Missing),
+                Err(Errno::NOTDIR | Errno::LOOP) => match place.stat()? {
+                    Some(stat) if is_link(&stat) => walk.follow(&place.name)?,
+                    Some(_) if is_last => return Ok(Target::File(place)),
+                    Some(_) => return Err(PathError::NotDirectory),
+                    None => return Err(PathError::Missing),
+                },
+                Err(error) => return Err(error.into()),
             }
         }
-        let limit = self.limits.links_followed;
-        Err(Exceeded { what: "symbolic links on the way", limit }.into())
+        Ok(Target::Directory(walk.here()))
     }
-}
 
-/// Where a link's target leads from the directory of these names.
-///
-/// `..` is taken off the written path. A walk through a link to a directory and back would end
-/// elsewhere; the files that are opened so (`/etc/passwd`) have no such links.
-pub(crate) fn joined(
-    above: &[CString],
-    target: &[u8],
-    limits: &Limits,
-) -> Result<Names, PathError> {
-    let mut names = if target.starts_with(b"/") { Vec::new() } else { above.to_vec() };
-    for part in parts(target) {
-        match part {
-            b".." => drop(names.pop()),
-            _ => names.push(CString::new(part).map_err(|_| PathError::Nul)?),
+    /// Opens the regular file at a path for reading, through all links.
+    pub(crate) fn open_file(&self, path: &[u8]) -> Result<std::fs::File, PathError> {
+        let names = Names::parse(path, &self.limits)?;
+        let place = match self.target(names.all(), Missing::Refuse)? {
+            Target::File(place) => place,
+            Target::Directory(_) => return Err(PathError::Directory),
+            Target::Nothing(_) => return Err(PathError::Missing),
+        };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        // Not even opened, which some files notice.
+        if !place.stat()?.as_ref().is_some_and(is_file) {
+            return Err(PathError::NotFile);
         }
+        Ok(fs::openat(&place.directory, &place.name, flags, Mode::empty())?.into())
     }
-    within(names.len() as u64, limits.depth, "directories above a file")?;
-    Ok(Names(names))
 }
