@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::content::{Bounded, Counted, Slice, decompressed, exceeded, is_compressed};
 use crate::entries::{Entries, Kind, TarError};
-use crate::limits::{Budget, Exceeded, Limits};
+use crate::limits::{Budget, Exceeded, Limits, within};
 
 /// Links from one member to the next.
 const MEMBER_LINKS_MAX: usize = 8;
@@ -96,8 +96,13 @@ impl Archive {
         let mut members = HashMap::new();
         let mut left = Budget::new(limits.archive_members, "members of the archive");
         let mut entries = Entries::new(archive, limits);
+        let bound = |source| ArchiveError::Bound { path: path.to_owned(), source };
         while let Some(entry) = entries.next().map_err(tar)? {
-            left.take(1).map_err(|source| ArchiveError::Bound { path: path.to_owned(), source })?;
+            left.take(1).map_err(bound)?;
+            // All names and targets are kept.
+            let names = [&entry.path, entry.kind.target().unwrap_or(&entry.path)];
+            let longest = names.map(Vec::len).into_iter().max().unwrap_or_default() as u64;
+            within(longest, limits.path_bytes, "bytes of a path").map_err(bound)?;
             let Some(name) = normal(b"", &entry.path) else { continue };
             let member = match entry.kind {
                 Kind::File => entries.input().part(entry.size).map(Member::File),

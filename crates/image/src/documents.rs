@@ -24,7 +24,7 @@ pub(crate) const CONFIG: [&str; 2] =
 /// The name that whoever wrote a layout gave an image: a reference, a tag, or any text.
 const ANNOTATION_NAME: &str = "org.opencontainers.image.ref.name";
 /// The complete name, by containerd and Docker.
-pub(crate) const ANNOTATION_FULL_NAME: &str = "io.containerd.image.name";
+const ANNOTATION_FULL_NAME: &str = "io.containerd.image.name";
 /// Not an image but a statement on one.
 const ANNOTATION_KIND: &str = "vnd.docker.reference.type";
 

@@ -64,6 +64,16 @@ pub(crate) enum Kind {
     Unknown(u8),
 }
 
+impl Kind {
+    /// Where a link leads.
+    pub(crate) fn target(&self) -> Option<&Vec<u8>> {
+        match self {
+            Self::Symlink(target) | Self::HardLink(target) => Some(target),
+            _ => None,
+        }
+    }
+}
+
 /// One entry; its data is read from the [`Entries`] that gave it.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {

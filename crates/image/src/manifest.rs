@@ -138,8 +138,8 @@ fn listed(names: &[String]) -> String {
 pub(crate) struct Found {
     pub(crate) digest: Digest,
     pub(crate) configuration: Configuration,
+    /// None if the image is unpacked already.
     pub(crate) layers: Vec<Layer>,
-    pub(crate) names: Vec<Reference>,
 }
 
 /// A layer that has not been looked at.
@@ -153,15 +153,18 @@ pub(crate) struct Layer {
 }
 
 /// Looks for the image in an archive.
-pub(crate) struct Finder<'a> {
+pub(crate) struct Finder<'a, S> {
     pub(crate) archive: &'a Archive,
     pub(crate) source: &'a Source,
     /// The machine's, as Go names it.
     pub(crate) architecture: &'a str,
     pub(crate) limits: &'a Limits,
+    /// Whether the image with this configuration is unpacked already: then its layers are not
+    /// looked for.
+    pub(crate) is_stored: S,
 }
 
-impl Finder<'_> {
+impl<S: Fn(&Digest) -> bool> Finder<'_, S> {
     pub(crate) fn find(&self) -> Result<Found, ManifestError> {
         let is_there = |name| Ok::<_, ManifestError>(self.archive.file(name)?.is_some());
         let found = if self.source.form != Form::Docker && is_there(INDEX_FILE)? {
@@ -191,14 +194,8 @@ impl Finder<'_> {
         self.bound(INDEX_FILE, listed.len(), self.limits.index_entries, "entries")?;
         let images: Vec<Descriptor> = listed.into_iter().filter(Descriptor::is_image).collect();
         let top = self.of_name(&images)?;
-        let names = images
-            .iter()
-            .filter(|image| image.digest == top.digest)
-            .flat_map(Descriptor::names)
-            .filter_map(complete_name)
-            .collect::<BTreeSet<Reference>>();
         let (manifest, what) = self.manifest(top)?;
-        self.of_manifest(manifest, &what, names.into_iter().collect())
+        self.of_manifest(manifest, &what)
     }
 
     /// The image that was asked for by name, or the only one.
@@ -292,12 +289,7 @@ impl Finder<'_> {
         Err(ManifestError::Bound { what: format!("manifest {}", top.digest), source })
     }
 
-    fn of_manifest(
-        &self,
-        manifest: Manifest,
-        what: &str,
-        names: Vec<Reference>,
-    ) -> Result<Found, ManifestError> {
+    fn of_manifest(&self, manifest: Manifest, what: &str) -> Result<Found, ManifestError> {
         let unsupported =
             |reason: String| Err(ManifestError::Unsupported { what: what.to_owned(), reason });
         let Some(config) = manifest.config else {
@@ -311,6 +303,9 @@ impl Finder<'_> {
         self.bound(what, layers.len(), self.limits.layers, "layers")?;
         let what = format!("configuration {}", config.digest);
         let configuration: Configuration = self.json(&what, &self.blob(&what, &config)?)?;
+        if (self.is_stored)(&config.digest) {
+            return Ok(Found { digest: config.digest, configuration, layers: Vec::new() });
+        }
         let mut contents = Vec::new();
         for layer in layers {
             let media_type = &layer.media_type;
@@ -322,7 +317,7 @@ impl Finder<'_> {
             contents.push((content, Some(layer.digest)));
         }
         let layers = with_diff_ids(&configuration, contents, &what)?;
-        Ok(Found { digest: config.digest, configuration, layers, names })
+        Ok(Found { digest: config.digest, configuration, layers })
     }
 
     fn of_docker(&self) -> Result<Found, ManifestError> {
@@ -365,8 +360,7 @@ impl Finder<'_> {
             contents.push((content, digest_in(layer)));
         }
         let layers = with_diff_ids(&configuration, contents, &what)?;
-        let names = image.repo_tags.iter().filter_map(|name| complete_name(name)).collect();
-        Ok(Found { digest, configuration, layers, names })
+        Ok(Found { digest, configuration, layers })
     }
 
     /// A whole document by its name.
@@ -476,11 +470,6 @@ pub(crate) fn blob_name(digest: &Digest) -> String {
 /// The digest that a file's name says it has.
 fn digest_in(name: &str) -> Option<Digest> {
     name.strip_prefix(BLOBS).and_then(Digest::from_hex)
-}
-
-/// A name with which an image can be asked for anywhere; a lone tag is none.
-fn complete_name(name: &str) -> Option<Reference> {
-    name.contains([':', '/']).then(|| name.parse().ok()).flatten()
 }
 
 /// Whether two texts are equal, or name the same image.

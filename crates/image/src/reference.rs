@@ -6,8 +6,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::digest::Digest;
 
 /// Where images without a registry come from.
@@ -22,8 +20,7 @@ const NAME_MAX_BYTES: usize = 255;
 const TAG_MAX_BYTES: usize = 128;
 
 /// The complete name of an image.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     registry: String,
     repository: String,
@@ -31,7 +28,7 @@ pub struct Reference {
 }
 
 /// Which of the images of a repository.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Version {
     /// The one that has this tag now.
     Tag(String),
@@ -82,20 +79,6 @@ impl FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
         parse(text).map_err(|reason| ReferenceError { text: text.to_owned(), reason })
-    }
-}
-
-impl TryFrom<String> for Reference {
-    type Error = ReferenceError;
-
-    fn try_from(text: String) -> Result<Self, ReferenceError> {
-        text.parse()
-    }
-}
-
-impl From<Reference> for String {
-    fn from(reference: Reference) -> Self {
-        reference.to_string()
     }
 }
 

@@ -18,11 +18,12 @@ use serde_json::json;
 
 use crate::archive::Archive;
 use crate::digest::Digest;
-use crate::documents::{ANNOTATION_FULL_NAME, INDEX, MANIFEST, host_architecture};
+use crate::documents::{INDEX, MANIFEST, host_architecture};
 use crate::limits::{Budget, Exceeded, Limits};
 use crate::manifest::{Finder, INDEX_FILE, ManifestError, blob_name};
 use crate::reference::Reference;
 use crate::source::Source;
+use crate::store::Store;
 
 pub use client::{Connect, Endpoint, HttpError};
 pub use credentials::{Credentials, CredentialsError};
@@ -119,12 +120,13 @@ pub enum PullError {
 
 /// Fetches an image into a directory, as a layout with this image alone.
 ///
-/// The directory must be empty, and nobody else's: [`Store::scratch`](crate::Store::scratch) makes
-/// one. Files are written on the calling thread.
+/// The layers of an image that is in the store already are left out. The directory must be empty,
+/// and nobody else's: [`Store::scratch`] makes one. Files are written on the calling thread.
 pub async fn pull<C: Connect>(
     connect: &C,
     reference: &Reference,
     options: &PullOptions,
+    store: &Store,
     directory: &Path,
 ) -> Result<Source, PullError> {
     let registry = reference.registry();
@@ -136,8 +138,11 @@ pub async fn pull<C: Connect>(
     let host = if registry == short { real } else { registry };
     let is_plain = options.plain.iter().any(|plain| plain == registry);
     let client = Client::new(connect, host, is_plain, reference.repository(), credentials);
-    let mut pull =
-        Pull { client: client.map_err(|error| http(reference, registry, error))?, reference };
+    let mut pull = Pull {
+        client: client.map_err(|error| http(reference, registry, error))?,
+        reference,
+        store,
+    };
     pull.layout(options, directory).await?;
     Ok(Source::at(directory))
 }
@@ -145,6 +150,7 @@ pub async fn pull<C: Connect>(
 struct Pull<'p, C> {
     client: Client<'p, C>,
     reference: &'p Reference,
+    store: &'p Store,
 }
 
 fn http(reference: &Reference, what: &str, error: HttpError) -> PullError {
@@ -162,7 +168,8 @@ impl<C: Connect> Pull<'_, C> {
         let archive = Archive::Directory(directory.to_owned());
         let source = Source::at(directory);
         let architecture = &options.architecture;
-        let finder = Finder { archive: &archive, source: &source, architecture, limits };
+        let is_stored = |digest: &Digest| self.store.has(digest);
+        let finder = Finder { archive: &archive, source: &source, architecture, limits, is_stored };
         let mut total = Budget::new(limits.archive_bytes, "bytes in all parts of an image");
         loop {
             match finder.find() {
@@ -197,7 +204,6 @@ impl<C: Connect> Pull<'_, C> {
         write(&path, std::fs::write(&path, &bytes))?;
         let index = json!({"schemaVersion": 2, "manifests": [{
             "mediaType": media_type, "digest": digest, "size": bytes.len(),
-            "annotations": {ANNOTATION_FULL_NAME: reference},
         }]});
         let path = directory.join(INDEX_FILE);
         write(&path, std::fs::write(&path, index.to_string()))

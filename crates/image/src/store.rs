@@ -1,8 +1,7 @@
 //! The images of this machine: one directory for each, with all its layers in one tree.
 //!
 //! ```text
-//! DIR/lock                      held for moments, while names or directories change
-//! DIR/names.json                which image each name means
+//! DIR/lock                      held for moments, while directories change
 //! DIR/images/HEX/image.json     what the image says of itself, and what was left out
 //! DIR/images/HEX/root/          its tree
 //! DIR/unfinished/HEX/           the same, while it is being unpacked
@@ -35,13 +34,11 @@ use crate::files::{
 use crate::layer::{self, LayerError};
 use crate::limits::{Budget, Limits};
 use crate::manifest::{Finder, Found, ManifestError};
-use crate::reference::Reference;
 use crate::source::Source;
 use crate::tree::Tree;
 use crate::unpack::{Omitted, Ownership, Rules, Unpacker};
 
 const LOCK_FILE: &str = "lock";
-const NAMES_FILE: &str = "names.json";
 const IMAGES: &str = "images";
 const UNFINISHED: &str = "unfinished";
 const RECORD_FILE: &str = "image.json";
@@ -54,8 +51,6 @@ const ROOT_MODE: u32 = 0o755;
 pub struct Options {
     /// To whom the files belong.
     pub ownership: Ownership,
-    /// Whether files keep their bits for set-user-ID and set-group-ID.
-    pub keep_privileges: bool,
     /// For which processors images are, as Go names them: `amd64`, `arm64`.
     pub architecture: String,
     /// What an image may be at most.
@@ -68,7 +63,6 @@ impl Default for Options {
         let is_root = rustix::process::geteuid().is_root();
         Self {
             ownership: if is_root { Ownership::Keep } else { Ownership::Caller },
-            keep_privileges: false,
             architecture: host_architecture().to_owned(),
             limits: Limits::default(),
         }
@@ -143,8 +137,6 @@ pub struct Image {
     pub config: ImageConfig,
     /// Its tree. Nothing in it may be changed.
     pub root: PathBuf,
-    /// The names that mean it now.
-    pub names: Vec<Reference>,
     /// What was left out of it.
     pub omitted: Omitted,
     /// Bytes of its layers before compression.
@@ -164,9 +156,6 @@ struct Record {
     entries: u64,
 }
 
-/// `names.json`.
-type Names = BTreeMap<Reference, Digest>;
-
 /// The images of this machine.
 #[derive(Debug)]
 pub struct Store {
@@ -185,7 +174,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Takes an image into the store, if it is not there yet; its names then mean this image.
+    /// Takes an image into the store, if it is not there yet.
     ///
     /// It blocks until all layers are unpacked. On an error nothing is left.
     pub fn import(&self, source: &Source) -> Result<Image, ImageError> {
@@ -197,7 +186,8 @@ impl Store {
         let archive = Archive::open(&source.path, &self.path(UNFINISHED), limits)
             .map_err(|error| failed(error.into()))?;
         let architecture = &self.options.architecture;
-        let finder = Finder { archive: &archive, source, architecture, limits };
+        let is_stored = |digest: &Digest| self.has(digest);
+        let finder = Finder { archive: &archive, source, architecture, limits, is_stored };
         let found = finder.find().map_err(failed)?;
         let digest = found.digest;
         if let Some(unfinished) = self.start(&digest)? {
@@ -211,8 +201,7 @@ impl Store {
                 }
             }
         }
-        self.rename(|names| names.extend(found.names.into_iter().map(|name| (name, digest))))?;
-        self.image(&digest)?.ok_or(ImageError::NoImage { digest })
+        self.find(&digest)?.ok_or(ImageError::NoImage { digest })
     }
 
     /// An empty directory for what is fetched from elsewhere. It ends with the value, or when the
@@ -227,58 +216,25 @@ impl Store {
         Ok(scratch)
     }
 
-    /// The image that this name means: a reference as users write it, or the digest of the
-    /// configuration.
-    pub fn find(&self, name: &str) -> Result<Option<Image>, ImageError> {
-        let digest = match (name.parse::<Digest>(), name.parse::<Reference>()) {
-            (Ok(digest), _) => Some(digest),
-            (_, Ok(reference)) => self.names()?.get(&reference).copied(),
-            _ => None,
+    /// The image whose configuration has this digest.
+    pub fn find(&self, digest: &Digest) -> Result<Option<Image>, ImageError> {
+        let path = self.image_path(digest);
+        let Some(record) = read_json::<Record>(&path.join(RECORD_FILE))? else {
+            return Ok(None);
         };
-        digest.map_or(Ok(None), |digest| self.image(&digest))
+        Ok(Some(Image {
+            digest: record.digest,
+            config: record.config,
+            root: path.join(ROOT),
+            omitted: record.omitted,
+            unpacked_bytes: record.unpacked_bytes,
+            entries: record.entries,
+        }))
     }
 
-    /// All images, by digest.
-    pub fn list(&self) -> Result<Vec<Image>, ImageError> {
-        let path = self.path(IMAGES);
-        let mut images = Vec::new();
-        for entry in at("list", &path, fs::read_dir(&path))? {
-            let name = at("list", &path, entry)?.file_name();
-            let digest = name.to_str().and_then(Digest::from_hex);
-            images.extend(digest.map_or(Ok(None), |digest| self.image(&digest))?);
-        }
-        images.sort_by_key(|image| image.digest);
-        Ok(images)
-    }
-
-    /// Lets a name mean an image of the store, and nothing else any more.
-    pub fn name(&self, digest: &Digest, name: &Reference) -> Result<(), ImageError> {
-        if self.image(digest)?.is_none() {
-            return Err(ImageError::NoImage { digest: *digest });
-        }
-        self.rename(|names| {
-            names.insert(name.clone(), *digest);
-        })
-    }
-
-    /// Removes an image and its names. Nobody may be using its tree.
-    pub fn remove(&self, digest: &Digest) -> Result<(), ImageError> {
-        let lock = self.lock()?;
-        let from = self.image_path(digest);
-        let to = self.path(UNFINISHED).join(format!("{}.removed", digest.hex()));
-        remove_tree(&to)?;
-        match fs::rename(&from, &to) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(ImageError::NoImage { digest: *digest });
-            }
-            other => at("remove", &from, other)?,
-        }
-        let mut names = self.names()?;
-        names.retain(|_, named| named != digest);
-        self.write_names(&names)?;
-        remove_tree(&to)?;
-        drop(lock);
-        Ok(())
+    /// Whether this image is there, as a whole.
+    pub(crate) fn has(&self, digest: &Digest) -> bool {
+        self.image_path(digest).is_dir()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -289,7 +245,7 @@ impl Store {
         self.path(IMAGES).join(digest.hex())
     }
 
-    /// Only one process changes names and directories.
+    /// Only one process changes directories.
     fn lock(&self) -> Result<Locked, StoreError> {
         Locked::wait(&self.path(LOCK_FILE))
     }
@@ -323,7 +279,7 @@ impl Store {
         let started = Instant::now();
         while started.elapsed() < WAIT_MAX {
             let lock = self.lock()?;
-            if self.image_path(digest).is_dir() {
+            if self.has(digest) {
                 return Ok(None);
             }
             if self.is_free(&path)? {
@@ -350,11 +306,7 @@ impl Store {
         at("open", &root, fs::set_permissions(&root, Permissions::from_mode(ROOT_MODE)))?;
         let limits = &self.options.limits;
         let tree = at("open", &root, Tree::open(&root, limits))?;
-        let rules = Rules {
-            ownership: self.options.ownership,
-            keep_privileges: self.options.keep_privileges,
-            limits: limits.clone(),
-        };
+        let rules = Rules { ownership: self.options.ownership, limits: limits.clone() };
         let mut unpacker = Unpacker::new(tree, &rules);
         let mut unpacked = Budget::new(limits.unpacked_bytes, "bytes in all layers of an image");
         for (index, layer) in found.layers.iter().enumerate() {
@@ -382,47 +334,6 @@ impl Store {
         sync_directory(&self.path(IMAGES))?;
         drop(lock);
         Ok(())
-    }
-
-    fn image(&self, digest: &Digest) -> Result<Option<Image>, ImageError> {
-        let path = self.image_path(digest);
-        let Some(record) = read_json::<Record>(&path.join(RECORD_FILE))? else {
-            return Ok(None);
-        };
-        let named = self.names()?.into_iter().filter(|(_, named)| named == digest);
-        Ok(Some(Image {
-            digest: record.digest,
-            config: record.config,
-            root: path.join(ROOT),
-            names: named.map(|(name, _)| name).collect(),
-            omitted: record.omitted,
-            unpacked_bytes: record.unpacked_bytes,
-            entries: record.entries,
-        }))
-    }
-
-    fn names(&self) -> Result<Names, ImageError> {
-        Ok(read_json(&self.path(NAMES_FILE))?.unwrap_or_default())
-    }
-
-    fn rename(&self, change: impl FnOnce(&mut Names)) -> Result<(), ImageError> {
-        let lock = self.lock()?;
-        let before = self.names()?;
-        let mut names = before.clone();
-        change(&mut names);
-        if names != before {
-            self.write_names(&names)?;
-        }
-        drop(lock);
-        Ok(())
-    }
-
-    /// Replaces the names as a whole.
-    fn write_names(&self, names: &Names) -> Result<(), ImageError> {
-        let (path, next) = (self.path(NAMES_FILE), self.path("names.json.next"));
-        write_json(&next, names)?;
-        at("rename", &next, fs::rename(&next, &path))?;
-        Ok(sync_directory(&self.directory)?)
     }
 }
 

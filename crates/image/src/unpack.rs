@@ -28,9 +28,9 @@ const WHITEOUT_PREFIX: &[u8] = b".wh.";
 /// Files of AUFS, the first to have whiteouts; they mean nothing elsewhere.
 const WHITEOUT_META_PREFIX: &[u8] = b".wh..wh.";
 const WHITEOUT_OPAQUE: &[u8] = b".wh..wh..opq";
-/// All that a mode may have, and what is left if privileges are not kept.
-const MODE_BITS: u32 = 0o7777;
-const MODE_BITS_WITHOUT_PRIVILEGE: u32 = 0o1777;
+/// What is kept of a mode, and what is not: the bits for set-user-ID and set-group-ID.
+const MODE_BITS: u32 = 0o1777;
+const PRIVILEGE_BITS: u32 = 0o6000;
 /// What the owner of a directory needs to fill and remove it.
 const OWNER_ALL: u32 = 0o700;
 /// What the importer remembers of a name besides its bytes, about.
@@ -129,7 +129,6 @@ pub enum EntryError {
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) ownership: Ownership,
-    pub(crate) keep_privileges: bool,
     pub(crate) limits: Limits,
 }
 
@@ -147,9 +146,10 @@ struct Layer {
     /// The names that it brings or came through. A directory's number may be given again after its
     /// end; the new directory then is of the same layer, and all in it is.
     brought: HashSet<(u64, CString)>,
-    /// Times of directories, set when nothing more changes in them. Not by [`Place`]: each of
-    /// these has a descriptor open.
-    times: Vec<(Names, Timespec)>,
+    /// Times of directories, by path, set when nothing more changes in them. Not by [`Place`]: each
+    /// of these has a descriptor open. Not by [`Names`]: one of many short names takes many times
+    /// the bytes that it is made of.
+    times: Vec<(Box<[u8]>, Timespec)>,
     /// Directories from which all that lower layers had is gone: what comes later is of this layer.
     /// Each is listed once, however often a layer asks for it.
     emptied: HashSet<u64>,
@@ -195,9 +195,9 @@ impl<'r> Unpacker<'r> {
             self.entry(&mut layer, &entry, &mut entries)
                 .map_err(|source| UnpackError::Entry { path: shown(&entry.path), source })?;
         }
-        for (names, modified) in layer.times {
-            self.set_directory_time(&names, modified)
-                .map_err(|source| UnpackError::Entry { path: names.to_string(), source })?;
+        for (path, modified) in layer.times {
+            self.set_directory_time(&path, modified)
+                .map_err(|source| UnpackError::Entry { path: shown(&path), source })?;
         }
         Ok(())
     }
@@ -236,7 +236,8 @@ impl<'r> Unpacker<'r> {
                 let directory = self.make(layer, above)?;
                 if entry.kind == Kind::Directory {
                     layer.names_bytes.take(entry.path.len() as u64 + NAME_OVERHEAD_BYTES)?;
-                    layer.times.push((names.clone(), timestamps(entry).last_modification));
+                    let path = entry.path.clone().into_boxed_slice();
+                    layer.times.push((path, timestamps(entry).last_modification));
                 }
                 self.put(layer, entry, Place { directory, name: name.clone() }, data)
             }
@@ -285,8 +286,9 @@ impl<'r> Unpacker<'r> {
     }
 
     /// Sets the time of a directory, if it still is one.
-    fn set_directory_time(&self, names: &Names, modified: Timespec) -> Result<(), EntryError> {
-        let place = match self.tree.place(names) {
+    fn set_directory_time(&self, path: &[u8], modified: Timespec) -> Result<(), EntryError> {
+        let names = Names::parse(path, &self.rules.limits)?;
+        let place = match self.tree.place(&names) {
             Err(PathError::Missing | PathError::NotDirectory) => return Ok(()),
             other => other?,
         };
@@ -456,11 +458,10 @@ impl<'r> Unpacker<'r> {
             let (uid, gid) = owner(entry)?;
             io("set its owner", fs::fchown(&opened, Some(uid), Some(gid)))?;
         }
-        let bits = if self.rules.keep_privileges { MODE_BITS } else { MODE_BITS_WITHOUT_PRIVILEGE };
-        if entry.mode & MODE_BITS & !bits != 0 {
+        if entry.mode & PRIVILEGE_BITS != 0 {
             self.omitted.privileged_files += 1;
         }
-        let mode = Mode::from_raw_mode(entry.mode & bits | always);
+        let mode = Mode::from_raw_mode(entry.mode & MODE_BITS | always);
         io("set its mode", fs::fchmod(&opened, mode))
     }
 }

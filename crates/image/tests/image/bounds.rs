@@ -179,6 +179,14 @@ fn members_of_archives_are_bounded() {
         assert!(text.contains(part), "{text}");
         place.assert_nothing_left();
     };
+    for kind in [EntryType::Regular, EntryType::Symlink, EntryType::Link] {
+        let (name, target) = match kind {
+            EntryType::Regular => ("n".repeat(4096), ""),
+            _ => ("n".to_owned(), &*"t".repeat(4096)),
+        };
+        let layer = Layer::new().entry(&name, kind, 0o644, target, b"");
+        check(&layer.end(), "too large an archive: more than 4095 bytes of a path");
+    }
     let whole = archive(&image.layout());
     check(&whole, "more than 3 members of the archive");
     check(&whole[..1000], "is not a good archive");
@@ -186,4 +194,36 @@ fn members_of_archives_are_bounded() {
     check(b"", "has no image");
     check(&[b'x'; 2000], "its sum is wrong");
     check(b"\xfd7zXZ\0...", "compressed with xz");
+}
+
+/// What makes a test in a process of its own.
+const ALONE: &str = "AMBIT_TEST_ALONE";
+
+/// A layer whose directories have long paths of short names must not take many times its size.
+#[test]
+fn deep_directories_take_little_memory() {
+    if std::env::var_os(ALONE).is_none() {
+        let name = "bounds::deep_directories_take_little_memory";
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let said = command.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+        return;
+    }
+    let deep = "d/".repeat(100);
+    let layer = (0..5_000).fold(Layer::new(), |layer, _| layer.dir(&deep, 0o755));
+    let place = Place::new();
+    let source = place.write("dir", &Parts::new([layer]).gzip().layout());
+    peak_kib();
+    let before = peak_kib();
+    place.open().import(&source).unwrap();
+    let taken = peak_kib() - before;
+    assert!(taken < 8 << 10, "{taken} KiB for 5,000 paths of 200 bytes");
+}
+
+/// The most memory that this process has had since it was asked before.
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

@@ -160,11 +160,6 @@ fn what_is_no_file_is_left_out_and_counted() {
     for (name, expected) in [("su", 0o755), ("plain", 0o755), ("shared", 0o775), ("tmp", 0o1777)] {
         assert_eq!(mode(&image.root, name), expected, "{name}");
     }
-    let mut keeping = Place::new();
-    keeping.options.keep_privileges = true;
-    let image = keeping.import(&files).unwrap();
-    assert_eq!(image.omitted.privileged_files, 0);
-    assert_eq!((mode(&image.root, "su"), mode(&image.root, "shared")), (0o4755, 0o2775));
 }
 
 #[test]

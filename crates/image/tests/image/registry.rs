@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use ambit_image::registry::{Connect, Credentials, Endpoint, PullError, PullOptions, pull};
-use ambit_image::{Digest, Image, Limits};
+use ambit_image::registry::{Connect, Credentials, Endpoint, PullOptions, pull};
+use ambit_image::{Digest, Limits, Reference, Store};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -56,8 +56,8 @@ impl Connect for ToServer {
     }
 }
 
-/// An image and its tree, or the error.
-type Fetched = Result<(Image, Vec<String>), String>;
+/// The tree of an image, or the error.
+type Fetched = Result<Vec<String>, String>;
 
 /// Fetches and imports an image from a server with these answers; what the server saw.
 fn fetch(
@@ -82,18 +82,20 @@ fn fetch(
         };
         let reference = name.replace("PORT", &port.to_string()).parse().unwrap();
         let store = place.open();
-        let scratch = store.scratch().unwrap();
-        let pulled = pull(&ToServer(port), &reference, &options, scratch.path()).await;
-        let result = match pulled {
-            Ok(source) => {
-                let image = store.import(&source).unwrap_or_else(|it| panic!("{}", whole(&it)));
-                assert_eq!(image.names, [reference]);
-                let tree = tree(&image.root);
-                Ok((image, tree))
-            }
-            Err(error) => Err(failed(&error)),
-        };
-        drop(scratch);
+        let connect = ToServer(port);
+        let result = import(&store, &connect, &reference, &options).await;
+        if result.is_ok() {
+            // Only what says which image it is comes a second time.
+            let before = seen.lock().unwrap().len();
+            let again = import(&store, &connect, &reference, &options).await;
+            assert_eq!(again, result);
+            let all = seen.lock().unwrap();
+            let of_blobs = all[before..].iter().filter(|it| it.path.contains("/blobs/"));
+            let from_registry = of_blobs.filter(|it| it.host != "cdn.test");
+            assert!(from_registry.count() <= 2, "its layers are there: {all:?}");
+            drop(all);
+            seen.lock().unwrap().truncate(before);
+        }
         let left = std::fs::read_dir(place.path("store/unfinished")).unwrap().count();
         assert_eq!(left, 0);
         server.abort();
@@ -102,8 +104,17 @@ fn fetch(
     })
 }
 
-fn failed(error: &PullError) -> String {
-    whole(error)
+async fn import(
+    store: &Store,
+    connect: &ToServer,
+    reference: &Reference,
+    options: &PullOptions,
+) -> Fetched {
+    let scratch = store.scratch().unwrap();
+    let pulled = pull(connect, reference, options, store, scratch.path()).await;
+    let source = pulled.map_err(|error| whole(&error))?;
+    let image = store.import(&source).unwrap_or_else(|it| panic!("{}", whole(&it)));
+    Ok(tree(&image.root))
 }
 
 async fn serve(
@@ -183,7 +194,7 @@ fn a_registry_on_this_machine_needs_no_tls() {
         fetch("127.0.0.1:PORT/shop/cart:1", "{}", Limits::default(), move |seen| {
             open_registry(&files, &index, seen)
         });
-    assert_eq!(result.unwrap().1, TREE);
+    assert_eq!(result.unwrap(), TREE);
     assert_eq!(seen.len(), 5, "index, manifest, configuration and two layers: {seen:?}");
     assert!(seen.iter().all(|it| it.authorization.is_empty()));
 }
@@ -193,7 +204,7 @@ fn an_image_may_be_named_by_digest() {
     let (files, index) = image();
     let name = format!("127.0.0.1:PORT/shop/cart@{}", Digest::of(&index));
     let serve = move |seen: &Seen| open_registry(&files, &index, seen);
-    assert_eq!(fetch(&name, "{}", Limits::default(), serve).0.unwrap().1, TREE);
+    assert_eq!(fetch(&name, "{}", Limits::default(), serve).0.unwrap(), TREE);
     let name = format!("127.0.0.1:PORT/shop/cart@{}", Digest::of(b"other"));
     let (_, index) = image();
     let serve = move |_: &Seen| answer(200, &[("content-type", INDEX)], &index);
@@ -224,7 +235,7 @@ fn a_token_is_for_the_registry_and_a_password_for_its_token_service() {
                 _ => answer(401, &[("www-authenticate", BEARER)], b""),
             }
         });
-    assert_eq!(result.unwrap().1, TREE);
+    assert_eq!(result.unwrap(), TREE);
     let of = |host: &str| seen.iter().filter(|it| it.host == host).collect::<Vec<_>>();
     assert_eq!(of("auth.test").len(), 1, "one token for all");
     assert_eq!(of("auth.test")[0].path, "/token?service=hub&scope=repository:shop/cart:pull");
@@ -244,7 +255,7 @@ fn a_password_may_go_with_each_request() {
     };
     let name = "registry.test/shop/cart:1";
     let (result, seen) = fetch(name, &login("registry.test"), Limits::default(), serve());
-    assert_eq!(result.unwrap().1, TREE);
+    assert_eq!(result.unwrap(), TREE);
     assert_eq!(seen.len(), 6, "one request without it: {seen:?}");
     let (result, seen) = fetch(name, &login("other.test"), Limits::default(), serve());
     assert!(result.unwrap_err().contains("registry.test refuses access"));
