@@ -12,6 +12,11 @@ use std::ptr;
 use super::check;
 use super::process::c_path;
 
+/// Of a file system in memory: how much of its size there is for each file, and how many files it
+/// may have at least.
+const TMPFS_BYTES_PER_FILE: u64 = 4 << 10;
+const TMPFS_FILES_MIN: u64 = 1 << 10;
+
 /// What a mount forbids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
@@ -199,8 +204,12 @@ pub fn open_path(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Mounts an empty file system in memory, of at most `size_bytes`, whose root has the given mode.
+///
+/// Files are bounded too, to one for each page of the size: one without content takes memory that
+/// the size does not count.
 pub fn tmpfs(target: &Path, size_bytes: u64, mode: u32, options: MountOptions) -> io::Result<()> {
-    let data = format!("size={size_bytes},mode={mode:o}");
+    let files = (size_bytes / TMPFS_BYTES_PER_FILE).max(TMPFS_FILES_MIN);
+    let data = format!("size={size_bytes},nr_inodes={files},mode={mode:o}");
     mount_raw(Some(Path::new("tmpfs")), target, Some("tmpfs"), options.flags(), Some(&data))
 }
 
