@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::host_path::HostPath;
 use crate::image::ImageMap;
 
 /// The configuration of a machine.
@@ -21,7 +22,7 @@ pub struct UpConfig {
     /// What images mean.
     pub images: ImageMap,
     /// Directories of the host that pods may write, by volumes of type hostPath.
-    pub host_paths: Vec<PathBuf>,
+    pub host_paths: Vec<HostPath>,
     /// Programs that run in place of `ambit proxy`, by node.
     pub proxies: BTreeMap<String, PathBuf>,
     /// Further arguments of every `ambit control`, `ambit node` and `ambit proxy`, by role.

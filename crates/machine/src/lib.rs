@@ -16,6 +16,7 @@
 //! | `publish` | ports of the host that lead to gateways |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
+//! | `host_path` | directories of the host that pods may write |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | [`logs`] | reading and following logs that are rotated |
@@ -29,6 +30,7 @@ mod controller;
 mod down;
 mod exec;
 mod fabric;
+mod host_path;
 pub mod image;
 mod import;
 mod init;
@@ -59,6 +61,7 @@ pub use command::Expected;
 pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
+pub use host_path::{HostPath, HostPathError};
 pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError};
 pub use node::services::{Endpoint, PortView, ServiceView};
 pub use processes::{ProcessInfo, processes};

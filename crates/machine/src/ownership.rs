@@ -29,7 +29,7 @@ pub enum OwnershipError {
     /// It is another user's.
     #[error(
         "{path} belongs to user {owner}, not to user {own}, who runs this: {owner} can replace \
-         what lies there; name another directory with --state, or run as user {owner}"
+         what lies there; name another directory, or run as user {owner}"
     )]
     Foreign {
         /// What.
@@ -42,8 +42,7 @@ pub enum OwnershipError {
     /// Others may replace what is inside.
     #[error(
         "{path} has mode {mode:04o}: other users can replace what lies there; take their right to \
-         write (`chmod go-w {path}`) once you know what is inside, or name another directory with \
-         --state"
+         write (`chmod go-w {path}`) once you know what is inside, or name another directory"
     )]
     Writable {
         /// Which directory.
@@ -58,7 +57,7 @@ pub enum OwnershipError {
         path: PathBuf,
     },
     /// It is something else than expected.
-    #[error("{path} is not a {expected}; move it away, or name another directory with --state")]
+    #[error("{path} is not a {expected}; move it away, or name another directory")]
     Kind {
         /// What.
         path: PathBuf,
@@ -166,6 +165,21 @@ pub(crate) fn check_remains(directory: &Path) -> Result<(), OwnershipError> {
         }
     }
     Ok(())
+}
+
+/// Checks that nobody else decides which directory `path` leads to, through links at its end too.
+/// Whose the directory itself is does not matter. Answers what lies there.
+pub(crate) fn check_target(path: &Path) -> Result<Option<Metadata>, OwnershipError> {
+    let mut reached = path.to_owned();
+    for _ in 0..=LINKS_MAX {
+        let found = check_way(&reached)?;
+        let Some(link) = found.as_ref().filter(|it| it.is_symlink()) else { return Ok(found) };
+        check_trusted(&reached, link)?;
+        let to = fs::read_link(&reached).map_err(|error| failed("read", &reached, error))?;
+        reached.pop();
+        reached.push(to);
+    }
+    Err(OwnershipError::Links { path: path.to_owned() })
 }
 
 /// Looks at every directory and link on the way to `path`, and what lies there, if anything does.

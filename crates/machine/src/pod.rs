@@ -24,7 +24,9 @@ pub(crate) use container::run as run_container;
 pub(crate) use exec::{ExecAnswer, ExecControl, ExecMessage, WindowSize, answer};
 pub(crate) use init::run as run_init;
 pub(crate) use root::RootPlan;
-pub(crate) use volumes::{FilePlan, NOT_SHOWN, VolumeContent, VolumePlan, place as volume_place};
+pub(crate) use volumes::{
+    FilePlan, NOT_SHOWN, VolumeContent, VolumePlan, Writable, place as volume_place,
+};
 
 /// Largest packet on a pod's socket: a command with its arguments, or the states of all containers.
 pub(crate) const PACKET_SIZE_MAX_BYTES: usize = 128 << 10;
@@ -203,6 +205,8 @@ pub(crate) struct PodState {
     pub(crate) phase: Phase,
     /// What holds it up, if anything.
     pub(crate) reason: String,
+    /// Why volumes are not as they should be, if they are not.
+    pub(crate) volumes_reason: String,
     /// Its containers; the ready ones are running and their exec probe, if any, says so.
     pub(crate) containers: Vec<ContainerStatus>,
 }

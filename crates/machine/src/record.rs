@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::host_path::HostPath;
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::registry::replace_file;
@@ -40,7 +41,7 @@ pub struct Record {
     pub images: ImageMap,
     /// Directories of the host that pods may write.
     #[serde(default)]
-    pub host_paths: Vec<PathBuf>,
+    pub host_paths: Vec<HostPath>,
     /// The shipped binary.
     pub binary: PathBuf,
 }

@@ -39,8 +39,8 @@ pub struct PodStatus {
     pub pid: i32,
     /// How often its containers, or its init, were started again.
     pub restarts: u32,
-    /// Why it is not running or not ready, or that its containers end again and again; empty when
-    /// all is well.
+    /// Why it is not running or not ready, that its containers end again and again, or that its
+    /// volumes are not as they should be; empty when all is well.
     pub reason: String,
     /// When it was started.
     pub started_at: Option<String>,

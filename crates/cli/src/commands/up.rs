@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
-use ambit_machine::{Client, ImageArguments, Progress, Published, UpConfig, WaitError};
+use ambit_machine::{
+    Client, HostPath, ImageArguments, Progress, Published, UpConfig, WaitError,
+};
 use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::{Object, Typed};
 use ambit_wire::admin::FailingPod;
@@ -203,24 +205,11 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         binary: std::env::current_exe().context("find this program")?,
         mesh: !args.no_mesh,
         images: images.commands.clone(),
-        host_paths: args.host_paths.iter().map(host_path).collect::<Result<_>>()?,
+        host_paths: HostPath::all(&args.host_paths)?,
         proxies,
         arguments,
         environment: BTreeMap::new(),
     })
-}
-
-/// A directory that pods may write; a wrong one would only be noticed by a pod.
-fn host_path(path: &PathBuf) -> Result<PathBuf> {
-    let shown = path.display();
-    if !path.is_absolute() {
-        bail!("--host-path {shown}: write an absolute path, as volumes do");
-    }
-    let found = std::fs::metadata(path).with_context(|| format!("--host-path {shown}"))?;
-    if !found.is_dir() {
-        bail!("--host-path {shown}: it is not a directory");
-    }
-    Ok(path.clone())
 }
 
 /// Prints the progress. A closed output is no reason to stop half way.

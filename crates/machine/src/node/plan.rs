@@ -24,6 +24,9 @@ use crate::registry::Mirror;
 
 pub(crate) use super::sources::{Place, PlanError, PodName};
 
+/// Uid and resourceVersion of an object, if it is there.
+pub(crate) type Version = Option<(String, String)>;
+
 /// The name itself is the UTS namespace's; the file is for those who read it.
 const HOSTNAME: &str = "/etc/hostname";
 /// What a container's programs are looked for in; the first is [`crate::image::PROGRAMS`].
@@ -128,6 +131,18 @@ pub(crate) fn volumes(
     mirror: &Mirror,
 ) -> Result<Vec<VolumePlan>, PlanError> {
     Sources { pod, place, mirror, names: &PodName::of(pod) }.volumes()
+}
+
+/// The versions of the objects that the volumes have files of, in their order. They have the same
+/// files as long as these are the same.
+pub(crate) fn versions(pod: &Pod, mirror: &Mirror) -> Vec<Version> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let version = |(plural, name): (&str, &str)| {
+        let object = mirror.object(plural, namespace, name)?;
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        Some((text("uid"), text("resourceVersion")))
+    };
+    super::volumes::objects(pod).into_iter().map(version).collect()
 }
 
 /// The credentials of a Gateway's pod, as far as they are directories.

@@ -24,11 +24,11 @@ use super::addresses_in_use::{ADDRESS_ANNOTATION, AddressError};
 use super::cni::{self, CniError};
 use super::launch::{self, LaunchError, Running};
 use super::network::{self, NetworkError};
-use super::plan::{self, Place, PlanError, PodName};
+use super::plan::{self, Place, PlanError, PodName, Version};
 use super::probe::{Answer, NodeProbe};
 use crate::image::ImageMap;
 use crate::logs;
-use crate::pod::{GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodRequest, PodState, VolumePlan};
+use crate::pod::{GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodRequest, PodState};
 use crate::record::{Record, RecordError};
 use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
 
@@ -91,8 +91,9 @@ pub(crate) struct PodRun {
     /// How often its init was started again.
     own_restarts: u32,
     probes: Probes,
-    /// What the init knows of the volumes; nothing is known of an adopted one.
-    volumes: Option<Vec<VolumePlan>>,
+    /// The versions of the objects from which the init has the files of volumes. None if that is
+    /// not known, or if it could not take them over: then they are sent at the next change.
+    volumes: Option<Vec<Version>>,
 }
 
 /// The probes that are asked from the node.
@@ -237,11 +238,15 @@ impl PodRun {
         self.write_files(&pod)?;
         // Read again for each start: `ambit apply --image` adds to it.
         let images = Record::read(&self.context.layout)?.images;
-        let mut plan = plan::plan(&pod, &self.place(&images), &self.context.mirror())?;
+        let (mut plan, versions) = {
+            let mirror = self.context.mirror();
+            let plan = plan::plan(&pod, &self.place(&images), &mirror)?;
+            (plan, plan::versions(&pod, &mirror))
+        };
         if !self.context.record.mesh {
             plan.directories.clear();
         }
-        self.volumes = Some(plan.volumes.clone());
+        self.volumes = Some(versions);
         let running = launch::start(plan, netns, &self.context.reaper).await?;
         self.status.started_at = Some(timestamp());
         Ok(running)
@@ -259,18 +264,22 @@ impl PodRun {
         }
     }
 
-    /// Tells the pod's init what the volumes hold now, if that is something else. An object that is
-    /// gone leaves them as they are, as in Kubernetes.
+    /// Tells the pod's init what the volumes hold now, if an object of theirs is another one. An
+    /// object that is gone leaves them as they are, as in Kubernetes.
     async fn update_volumes(&mut self) {
         let Some(pod) = &self.pod else { return };
         let images = ImageMap::default();
-        let now = plan::volumes(pod, &self.place(&images), &self.context.mirror());
+        let (versions, now) = {
+            let mirror = self.context.mirror();
+            let versions = plan::versions(pod, &mirror);
+            if versions.is_empty() || self.volumes.as_ref() == Some(&versions) {
+                return;
+            }
+            (versions, plan::volumes(pod, &self.place(&images), &mirror))
+        };
         let Ok(now) = now else { return };
-        if now.is_empty() || self.volumes.as_ref() == Some(&now) {
-            return;
-        }
         match launch::send_volumes(&self.socket(), &now).await {
-            Ok(()) => self.volumes = Some(now),
+            Ok(()) => self.volumes = Some(versions),
             Err(error) => {
                 let pod = &self.names.name;
                 tracing::warn!(pod, error = error_chain(&error), "cannot update a pod's volumes");
@@ -353,6 +362,9 @@ impl PodRun {
                     match serde_json::from_slice(&buffer[..packet.length]) {
                         Ok(said) => state = said,
                         Err(error) => tracing::warn!(%error, "a pod's init said something odd"),
+                    }
+                    if !state.volumes_reason.is_empty() {
+                        self.volumes = None;
                     }
                     self.ask_probes(&state);
                 }
@@ -441,6 +453,7 @@ impl PodRun {
             _ if ending => "terminating".to_owned(),
             (Some(reason), _) => reason,
             (None, Some(it)) => format!("container {}: {}", it.name, it.reason),
+            (None, None) if state.reason.is_empty() => state.volumes_reason.clone(),
             (None, None) => state.reason.clone(),
         };
         self.status.restarts = self.own_restarts + container_restarts(&containers);

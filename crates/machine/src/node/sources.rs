@@ -10,9 +10,15 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 
+use crate::host_path::HostPath;
 use crate::image::{ImageError, ImageMap};
 use crate::layout::Layout;
 use crate::registry::Mirror;
+
+/// Most volumes of a pod; each is a mount.
+pub(super) const VOLUMES_MAX: usize = 100;
+/// Most memory that the empty volumes of a pod may take together.
+pub(super) const EMPTY_TOTAL_MAX_BYTES: u64 = 64 << 30;
 
 /// Why a pod cannot be started from its object.
 #[derive(Debug, thiserror::Error)]
@@ -75,18 +81,46 @@ pub(crate) enum PlanError {
         /// As written.
         path: String,
     },
+    /// A part of a volume that it does not have.
+    #[error(
+        "container {container:?} mounts {path:?} of volume {volume:?}, which has no such file; \
+         correct subPath, or add the key"
+    )]
+    NoPart {
+        /// Which.
+        container: String,
+        /// The volume's name.
+        volume: String,
+        /// As written.
+        path: PathBuf,
+    },
+    /// More volumes than a pod may have.
+    #[error("the pod has {count} volumes, more than {VOLUMES_MAX}; remove some")]
+    Volumes {
+        /// How many.
+        count: usize,
+    },
     /// A size that is none.
-    #[error("volume {volume:?}: sizeLimit {size:?} is no size; write it as 64Mi or 1Gi")]
+    #[error("volume {volume:?}: sizeLimit {size:?} is no size; write it as 64Mi or 1.5Gi")]
     Size {
         /// The volume's name.
         volume: String,
         /// As written.
         size: String,
     },
+    /// More memory than the volumes of a pod may take.
+    #[error(
+        "the emptyDir volumes of the pod may take {bytes} bytes of memory, more than \
+         {EMPTY_TOTAL_MAX_BYTES}; write smaller sizeLimits"
+    )]
+    Sizes {
+        /// All together.
+        bytes: u64,
+    },
     /// A path of the host that no pod sees.
     #[error(
-        "volume {volume:?}: pods see nothing of {path} on this machine; name another directory, \
-         or allow it with `ambit up --host-path {path}`"
+        "volume {volume:?}: pods see nothing of {path} on this machine; name a path elsewhere, or \
+         allow a directory with `ambit up --host-path DIR`"
     )]
     HostPath {
         /// The volume's name.
@@ -121,7 +155,7 @@ pub(crate) struct Place<'a> {
     /// The machine has one user only.
     pub(crate) is_rootless: bool,
     /// Directories of the host that pods may write.
-    pub(crate) host_paths: &'a [PathBuf],
+    pub(crate) host_paths: &'a [HostPath],
 }
 
 /// Namespace, name and uid of a pod.

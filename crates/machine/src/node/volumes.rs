@@ -8,30 +8,37 @@ use std::path::{Component, Path, PathBuf};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
     ConfigMap, ConfigMapVolumeSource, Container, DownwardAPIVolumeFile, EmptyDirVolumeSource,
-    HostPathVolumeSource, KeyToPath, Secret, SecretVolumeSource, Volume, VolumeMount,
+    HostPathVolumeSource, KeyToPath, Pod, Secret, SecretVolumeSource, Volume, VolumeMount,
     VolumeProjection,
 };
 
-use super::sources::{PlanError, Sources};
+use super::sources::{EMPTY_TOTAL_MAX_BYTES, PlanError, Sources, VOLUMES_MAX};
 use crate::image::expand;
-use crate::pod::{FilePlan, MountPlan, NOT_SHOWN, VolumeContent, VolumePlan, volume_place};
+use crate::pod::{
+    FilePlan, MountPlan, NOT_SHOWN, VolumeContent, VolumePlan, Writable, volume_place,
+};
 
 /// Room in an empty volume that does not say.
 const EMPTY_SIZE_BYTES: u64 = 1 << 30;
 /// Of files whose volume does not say.
 const FILE_MODE: u32 = 0o644;
 const MODE_BITS: u32 = 0o777;
-/// The units of sizes, and how many bits or decimal digits they stand for.
-const UNITS: [(&str, u64); 9] = [
-    ("Ki", 1 << 10),
-    ("Mi", 1 << 20),
-    ("Gi", 1 << 30),
-    ("Ti", 1 << 40),
-    ("k", 1_000),
-    ("M", 1_000_000),
-    ("G", 1_000_000_000),
-    ("T", 1_000_000_000_000),
-    ("", 1),
+/// Longest number of a size, in digits.
+const DIGITS_MAX: usize = 19;
+/// The units of sizes: powers of two, and of ten.
+const BINARY_UNITS: [(&str, u32); 6] =
+    [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
+const DECIMAL_UNITS: [(&str, i32); 10] = [
+    ("n", -9),
+    ("u", -6),
+    ("m", -3),
+    ("", 0),
+    ("k", 3),
+    ("M", 6),
+    ("G", 9),
+    ("T", 12),
+    ("P", 15),
+    ("E", 18),
 ];
 
 /// A key of an object, where it goes, and its mode.
@@ -46,6 +53,10 @@ impl Sources<'_> {
         // Where there is one user only, everything is its own.
         let group = group.and_then(|group| u32::try_from(group).ok());
         let group = group.filter(|_| !self.place.is_rootless);
+        let count = spec.and_then(|spec| spec.volumes.as_ref()).map_or(0, Vec::len);
+        if count > VOLUMES_MAX {
+            return Err(PlanError::Volumes { count });
+        }
         let mut plans = Vec::new();
         for volume in spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten() {
             let is_own = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
@@ -56,6 +67,14 @@ impl Sources<'_> {
             if let Some(content) = self.volume_content(volume)? {
                 plans.push(VolumePlan { name: volume.name.clone(), group, content });
             }
+        }
+        let bytes = plans.iter().map(|plan| match plan.content {
+            VolumeContent::Empty { size_bytes } => size_bytes,
+            _ => 0,
+        });
+        let bytes = bytes.fold(0, u64::saturating_add);
+        if bytes > EMPTY_TOTAL_MAX_BYTES {
+            return Err(PlanError::Sizes { bytes });
         }
         Ok(plans)
     }
@@ -201,12 +220,15 @@ impl Sources<'_> {
         if !path.is_absolute() || !path.components().all(is_plain) {
             return Err(wrong());
         }
-        let allowed = self.place.host_paths.iter().find(|allowed| path.starts_with(allowed));
-        if allowed.is_none() && NOT_SHOWN.iter().any(|hidden| path.starts_with(hidden)) {
+        let is_made = host.type_.as_deref() == Some("DirectoryOrCreate");
+        let writable = self.place.host_paths.iter().find_map(|directory| {
+            let below = directory.below(path)?;
+            Some(Writable { directory: directory.clone(), below, is_made })
+        });
+        if writable.is_none() && NOT_SHOWN.iter().any(|hidden| path.starts_with(hidden)) {
             return Err(wrong());
         }
-        let is_made = host.type_.as_deref() == Some("DirectoryOrCreate");
-        Ok(VolumeContent::Host { path: path.to_owned(), allowed: allowed.cloned(), is_made })
+        Ok(VolumeContent::Host { path: path.to_owned(), writable })
     }
 
     /// What a container mounts, outer places before inner ones.
@@ -249,11 +271,17 @@ impl Sources<'_> {
         let expanded = mount.sub_path_expr.as_ref().map(|text| expand(text, value));
         let sub_path = mount.sub_path.clone().or(expanded).filter(|path| !path.is_empty());
         let sub_path = sub_path.map(|path| sub_path_of(&volume.name, &path)).transpose()?;
+        if let (VolumeContent::Files(files), Some(path)) = (&volume.content, &sub_path)
+            && !files.iter().any(|file| file.path.starts_with(path))
+        {
+            let (container, volume) = (container.to_owned(), volume.name.clone());
+            return Err(PlanError::NoPart { container, volume, path: path.clone() });
+        }
         let is_read_only = match &volume.content {
             VolumeContent::Empty { .. } => mount.read_only == Some(true),
             VolumeContent::Files(_) => true,
-            VolumeContent::Host { allowed, .. } => {
-                allowed.is_none() || mount.read_only == Some(true)
+            VolumeContent::Host { writable, .. } => {
+                writable.is_none() || mount.read_only == Some(true)
             }
         };
         let source = volume_place(&self.directory(), &volume.name);
@@ -261,22 +289,66 @@ impl Sources<'_> {
     }
 }
 
-fn empty_content(volume: &str, empty: &EmptyDirVolumeSource) -> Result<VolumeContent, PlanError> {
-    let size_bytes = match &empty.size_limit {
-        Some(limit) => size_bytes(&limit.0)
-            .ok_or_else(|| PlanError::Size { volume: volume.to_owned(), size: limit.0.clone() })?,
-        None => EMPTY_SIZE_BYTES,
-    };
-    Ok(VolumeContent::Empty { size_bytes })
+/// Kinds and names of the objects whose files a pod's volumes have.
+pub(super) fn objects(pod: &Pod) -> Vec<(&str, &str)> {
+    let config_map = |name| ("configmaps", name);
+    let secret = |name| ("secrets", name);
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let mut found = Vec::new();
+    for volume in volumes.into_iter().flatten() {
+        found.extend(volume.config_map.as_ref().map(|map| config_map(map.name.as_str())));
+        let own = volume.secret.as_ref().and_then(|it| it.secret_name.as_deref());
+        found.extend(own.map(secret));
+        let projected = volume.projected.as_ref().and_then(|it| it.sources.as_ref());
+        for source in projected.into_iter().flatten() {
+            found.extend(source.config_map.as_ref().map(|map| config_map(map.name.as_str())));
+            found.extend(source.secret.as_ref().map(|it| secret(it.name.as_str())));
+        }
+    }
+    found
 }
 
-/// A size as Kubernetes writes it, in whole units. Nothing is no size: to the kernel it would be
-/// all of the memory.
+/// As in Kubernetes, a limit of 0 is none; here it is the same as one that is not written.
+fn empty_content(volume: &str, empty: &EmptyDirVolumeSource) -> Result<VolumeContent, PlanError> {
+    let written = empty.size_limit.as_ref().map(|limit| {
+        size_bytes(&limit.0)
+            .ok_or_else(|| PlanError::Size { volume: volume.to_owned(), size: limit.0.clone() })
+    });
+    let written = written.transpose()?.filter(|size| *size > 0);
+    Ok(VolumeContent::Empty { size_bytes: written.unwrap_or(EMPTY_SIZE_BYTES) })
+}
+
+/// The bytes of a quantity as Kubernetes writes it, rounded up: `1.5Gi`, `64M`, `1e9`. `None` if it
+/// is none, is negative, or is larger than any size.
 fn size_bytes(text: &str) -> Option<u64> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    number.parse::<u64>().ok()?.checked_mul(*factor).filter(|size| *size > 0)
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{fraction}");
+    let digits = digits.trim_start_matches('0');
+    if whole.len() + fraction.len() == 0 || digits.len() > DIGITS_MAX {
+        return None;
+    }
+    let digits: u128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    let (bits, power) = match BINARY_UNITS.iter().find(|(name, _)| *name == unit) {
+        Some((_, bits)) => (*bits, 0),
+        None => (0, decimal_power(unit)?),
+    };
+    let power = power - i32::try_from(fraction.len()).ok()?;
+    let ten = |power: u32| 10_u128.checked_pow(power);
+    let scaled = digits.checked_mul(1 << bits)?;
+    let bytes = match u32::try_from(power) {
+        Ok(power) => scaled.checked_mul(ten(power)?)?,
+        Err(_) => scaled.div_ceil(ten(power.unsigned_abs())?),
+    };
+    u64::try_from(bytes).ok()
+}
+
+/// The power of ten that a unit, or an exponent such as `e9`, stands for.
+fn decimal_power(unit: &str) -> Option<i32> {
+    let named = DECIMAL_UNITS.iter().find(|(name, _)| *name == unit);
+    named.map(|(_, power)| *power).or_else(|| unit.strip_prefix(['e', 'E'])?.parse().ok())
 }
 
 fn mode(default: Option<i32>) -> u32 {
@@ -336,10 +408,10 @@ fn sub_path_of(volume: &str, path: &str) -> Result<PathBuf, PlanError> {
 mod tests {
     use std::fs;
 
-    use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::host_path::HostPath;
     use crate::image::ImageMap;
     use crate::layout::Layout;
     use crate::node::sources::{Place, PodName};
@@ -371,6 +443,7 @@ mod tests {
             },
         }))
         .unwrap();
+        let host_paths = HostPath::all(&["/var/lib".into()]).unwrap();
         let place = Place {
             layout: &Layout::new("/state"),
             node: "node-1",
@@ -378,7 +451,7 @@ mod tests {
             pod_ips: &[],
             images: &ImageMap::default(),
             is_rootless: false,
-            host_paths: &["/srv/rw".into()],
+            host_paths: &host_paths,
         };
         let names = PodName::of(&pod);
         let sources = Sources { pod: &pod, place: &place, mirror: &mirror, names: &names };
@@ -445,8 +518,10 @@ mod tests {
         for path in ["../x", "a/../../x", "/x", "..data", ""] {
             check(map("a", path), "is no path in a volume");
         }
-        check(json!({"emptyDir": {"sizeLimit": "0"}}), "is no size; write it as 64Mi");
-        check(json!({"hostPath": {"path": "/run/docker.sock"}}), "--host-path /run/docker.sock");
+        check(json!({"emptyDir": {"sizeLimit": "1Zi"}}), "is no size; write it as 64Mi");
+        check(json!({"emptyDir": {"sizeLimit": "65Gi"}}), "may take 69793218560 bytes of memory");
+        check(json!({"hostPath": {"path": "/run/docker.sock"}}), "ambit up --host-path DIR");
+        check(json!({"hostPath": {"path": "/tmp/tmux-0"}}), "pods see nothing of /tmp/tmux-0");
         check(json!({"hostPath": {"path": "/a/../etc"}}), "pods see nothing of /a/../etc");
         let field =
             json!({"items": [{"path": "a", "resourceFieldRef": {"resource": "limits.cpu"}}]});
@@ -460,7 +535,7 @@ mod tests {
             {"name": "map", "configMap": {"name": "it"}},
             {"name": "empty", "emptyDir": {"sizeLimit": "1Mi"}},
             {"name": "host", "hostPath": {"path": "/srv/ro"}},
-            {"name": "rw", "hostPath": {"path": "/srv/rw/x", "type": "DirectoryOrCreate"}},
+            {"name": "rw", "hostPath": {"path": "/var/lib/x", "type": "DirectoryOrCreate"}},
             {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
         ]);
         let mounts = json!([
@@ -502,15 +577,80 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_volume_of_files_must_be_there() {
+        let items = json!([{"key": "a", "path": "d/e"}, {"key": "b", "path": "f"}]);
+        let volumes = json!([{"name": "v", "configMap": {"name": "it", "items": items}}]);
+        let planned = |part: &str| {
+            let mount = json!({"name": "v", "mountPath": "/v", "subPath": part});
+            planned(volumes.clone(), json!([mount])).map(|(_, mounts)| mounts.len())
+        };
+        for part in ["d", "d/e", "f"] {
+            assert_eq!(planned(part), Ok(1), "{part}");
+        }
+        for part in ["x", "d/x", "f/x", "..1", "..data", "..data/f"] {
+            assert!(planned(part).unwrap_err().contains("has no such file"), "{part}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_bounded() {
+        let many = |count: usize, volume: fn(usize) -> Value| {
+            let all: Vec<Value> = (0..count).map(volume).collect();
+            planned(json!(all), json!([])).map(|(volumes, _)| volumes.len())
+        };
+        let small = |number| json!({"name": format!("v{number}"), "emptyDir": {"sizeLimit": "1k"}});
+        assert_eq!(many(100, small), Ok(100));
+        assert!(many(101, small).unwrap_err().contains("101 volumes"));
+        let usual = |number| json!({"name": format!("v{number}"), "emptyDir": {}});
+        assert_eq!(many(64, usual), Ok(64));
+        assert!(many(65, usual).unwrap_err().contains("of memory"));
+    }
+
+    #[test]
+    fn the_objects_of_volumes_are_known() {
+        let sources = json!([
+            {"configMap": {"name": "b"}}, {"secret": {"name": "c"}}, {"downwardAPI": {}},
+        ]);
+        let volumes = json!([
+            {"name": "1", "configMap": {"name": "a"}},
+            {"name": "2", "projected": {"sources": sources}},
+            {"name": "3", "emptyDir": {}},
+            {"name": "4", "secret": {"secretName": "d"}},
+        ]);
+        let pod = json!({"metadata": {}, "spec": {"containers": [], "volumes": volumes}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let expected =
+            [("configmaps", "a"), ("configmaps", "b"), ("secrets", "c"), ("secrets", "d")];
+        assert_eq!(objects(&pod), expected);
+    }
+
+    #[test]
     fn sizes_are_those_of_kubernetes() {
         for (text, expected) in [
             ("64Mi", Some(64 << 20)),
-            ("1Gi", Some(1 << 30)),
+            ("1.5Gi", Some(3 << 29)),
+            (".5Ki", Some(512)),
+            ("1.", Some(1)),
             ("2k", Some(2_000)),
-            ("512", Some(512)),
-            ("0", None),
+            ("1e9", Some(1_000_000_000)),
+            ("1.5E3", Some(1_500)),
+            ("25e-1", Some(3)),
+            ("1E", Some(1_000_000_000_000_000_000)),
+            ("2Pi", Some(1 << 51)),
+            ("100m", Some(1)),
+            ("+512", Some(512)),
+            ("0", Some(0)),
+            ("0.0Gi", Some(0)),
+            ("", None),
+            (".", None),
+            ("Mi", None),
             ("-1", None),
+            ("1.2.3", None),
             ("1Xi", None),
+            ("1e", None),
+            ("1e40", None),
+            ("1e-99999999999", None),
+            ("16Ei", None),
             ("99999999999999999999", None),
         ] {
             assert_eq!(size_bytes(text), expected, "{text}");

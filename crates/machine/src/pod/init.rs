@@ -504,22 +504,22 @@ impl Pod {
         }
     }
 
-    /// Takes over what the volumes are now. What fails stays as it was, until the next change.
+    /// Takes over what the volumes are now. What fails stays as it was, and the state says why.
     fn update_volumes(&self, fds: Vec<OwnedFd>) {
         let read = || -> anyhow::Result<Vec<VolumePlan>> {
             let sent = fds.into_iter().next().context("nothing came along")?;
             Ok(serde_json::from_slice(&Sealed::from_fd(sent)?.read()?)?)
         };
-        match read() {
+        let reason = match read() {
             Ok(new) => {
                 let mut now = self.volumes.lock().expect("nothing panics while it holds the lock");
-                for error in volumes::update(&self.plan.directory, &now, &new) {
-                    eprintln!("{:#}", anyhow::Error::new(error));
-                }
-                *now = new;
+                let failed = volumes::update(&self.plan.directory, &mut now, &new);
+                let reasons = failed.iter().map(|error| ambit_words::error_chain(error));
+                reasons.collect::<Vec<_>>().join("; ")
             }
-            Err(error) => eprintln!("cannot read what the volumes are: {error:#}"),
-        }
+            Err(error) => format!("cannot read what the volumes are: {error:#}"),
+        };
+        self.note(|state| state.volumes_reason = reason);
     }
 
     /// Sends the state now and at each change, until the other side is gone.

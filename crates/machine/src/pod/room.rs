@@ -5,14 +5,15 @@
 //! it is mounted in a new directory of the same mode, where the missing directories are made. The
 //! calling process is alone in its mount namespace, so that nobody else sees it.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process;
 
 use ambit_image::PathError;
-use ambit_image::mount_point;
+use ambit_image::mount_point::{self, Kind};
 use ambit_net::sys::mount::{self, MountOptions};
 
 use super::root::{RootError, Shown, UNCHANGING};
@@ -21,6 +22,8 @@ use super::root::{RootError, Shown, UNCHANGING};
 const ROOM_SIZE_BYTES: u64 = 16 << 20;
 /// Most entries of a directory that is rebuilt: each is a mount, and a descriptor for a moment.
 const ENTRIES_MAX: usize = 500;
+/// Symbolic links on the way to a place; as many as the kernel follows.
+const LINKS_MAX: u32 = 40;
 /// Where a directory is rebuilt: a place of the pod's own, which only its root can write.
 const WORKSHOPS: &str = "/run";
 
@@ -62,17 +65,19 @@ pub(crate) fn show(shown: Shown) -> Result<(), RoomError> {
     match mount_point::mount_point(root, &shown.target, shown.kind) {
         Err(PathError::Io(error)) if is_read_only(error) => {
             let target = shown.target.clone();
-            let directory = innermost(&target);
-            let failed = |source| RoomError::Rebuild {
+            let failed_at = |directory: &Path, source| RoomError::Rebuild {
                 target: target.clone(),
-                directory: directory.clone(),
+                directory: directory.to_owned(),
                 source,
             };
+            let (directory, missing) =
+                reached(root, &target).map_err(|source| failed_at(root, source))?;
+            let failed = |source| failed_at(&directory, source);
             let is_large = fs::read_dir(&directory).map_err(failed)?.count() > ENTRIES_MAX;
             if is_large {
                 return Err(RoomError::Large { target, directory });
             }
-            rebuild(&directory, &shown).map_err(failed)?;
+            rebuild(&directory, &missing, shown.kind).map_err(failed)?;
             Ok(super::root::show(root, shown)?)
         }
         _ => Ok(super::root::show(root, shown)?),
@@ -84,14 +89,55 @@ fn is_read_only(error: impl Into<io::Error>) -> bool {
     error.into().kind() == io::ErrorKind::ReadOnlyFilesystem
 }
 
-/// The innermost directory above a place that the host has, by its real path.
-fn innermost(target: &Path) -> PathBuf {
-    let directories = target.ancestors().skip(1).filter_map(|path| fs::canonicalize(path).ok());
-    directories.into_iter().find(|path| path.is_dir()).unwrap_or_else(|| "/".into())
+/// How far the way to a place leads in a tree: the innermost directory that is there, by its real
+/// path, and the names that are not there.
+fn reached(root: &Path, target: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    let mut ahead: Vec<OsString> = names(target).rev().collect();
+    let (mut here, mut links) = (root.to_owned(), 0);
+    while let Some(name) = ahead.pop() {
+        if name == ".." {
+            if here != root {
+                here.pop();
+            }
+            continue;
+        }
+        let path = here.join(&name);
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_symlink() => {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(io::ErrorKind::TooManyLinks.into());
+                }
+                let to = fs::read_link(&path)?;
+                if to.is_absolute() {
+                    root.clone_into(&mut here);
+                }
+                ahead.extend(names(&to).rev());
+            }
+            Ok(found) if found.is_dir() => here = path,
+            Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                ahead.push(name);
+                return Ok((here, ahead.into_iter().rev().collect()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((here, PathBuf::new()))
 }
 
-/// Puts a directory of the same entries in the place of this one, and makes the place in it.
-fn rebuild(directory: &Path, shown: &Shown) -> io::Result<()> {
+/// The names of a path that change where it leads.
+fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+/// Puts a directory of the same entries in the place of this one, and makes the missing place in
+/// it.
+fn rebuild(directory: &Path, missing: &Path, kind: Kind) -> io::Result<()> {
     let options = MountOptions { read_only: false, ..UNCHANGING };
     let found = fs::metadata(directory)?;
     let entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
@@ -121,9 +167,7 @@ fn rebuild(directory: &Path, shown: &Shown) -> io::Result<()> {
             }
         }
     }
-    let missing = fs::canonicalize(directory)?;
-    let below = shown.target.strip_prefix(&missing).unwrap_or(&shown.target);
-    mount_point::mount_point(workshop, below, shown.kind).map_err(io::Error::other)?;
+    mount_point::mount_point(workshop, missing, kind).map_err(io::Error::other)?;
     fs::set_permissions(workshop, Permissions::from_mode(found.mode() & 0o7777))?;
     mount::remount_bind(workshop, UNCHANGING)?;
     if directory == Path::new("/") {
@@ -134,4 +178,42 @@ fn rebuild(directory: &Path, shown: &Shown) -> io::Result<()> {
     mount::unmount(workshop)?;
     fs::remove_dir(workshop)?;
     mount::attach(whole, mount::open_path(directory)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_directory_is_found_through_links() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        fs::create_dir_all(root.join("usr/lib/deep")).unwrap();
+        fs::write(root.join("usr/file"), "").unwrap();
+        for (target, name) in [
+            ("usr/lib", "lib"),
+            ("/usr/lib", "absolute"),
+            ("/data/there", "usr/dangling"),
+            ("../../..", "usr/lib/up"),
+            ("loop", "loop"),
+        ] {
+            symlink(target, root.join(name)).unwrap();
+        }
+        for (target, directory, missing) in [
+            ("/data", "", "data"),
+            ("/usr/x/y", "usr", "x/y"),
+            ("/lib/x", "usr/lib", "x"),
+            ("/lib/deep/x/y", "usr/lib/deep", "x/y"),
+            ("/absolute/x", "usr/lib", "x"),
+            ("/usr/dangling/x", "", "data/there/x"),
+            ("/lib/up/x", "", "x"),
+            ("/lib/deep", "usr/lib/deep", ""),
+        ] {
+            let found = reached(root, Path::new(target)).unwrap();
+            assert_eq!(found, (root.join(directory), missing.into()), "{target}");
+        }
+        for target in ["/usr/file/x", "/loop/x"] {
+            assert!(reached(root, Path::new(target)).is_err(), "{target}");
+        }
+    }
 }

@@ -10,13 +10,15 @@ use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use ambit_image::mount_point::{self, Kind};
 use ambit_net::sys::mount::{self, MountOptions};
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
+
+use crate::host_path::HostPath;
 
 /// Room for all files of a volume, twice: the old ones go when the new ones are there.
 const FILES_SIZE_BYTES: u64 = 64 << 20;
@@ -60,11 +62,20 @@ pub(crate) enum VolumeContent {
     Host {
         /// Where.
         path: PathBuf,
-        /// The directory above it, or itself, that containers may write; without it they may not.
-        allowed: Option<PathBuf>,
-        /// It is made, as a directory, if it is not there and may be written.
-        is_made: bool,
+        /// How containers may write it; without it they may not.
+        writable: Option<Writable>,
     },
+}
+
+/// A part of a directory that pods may write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Writable {
+    /// The directory.
+    pub(crate) directory: HostPath,
+    /// The part's path below it.
+    pub(crate) below: PathBuf,
+    /// The part is made, as a directory, if it is not there.
+    pub(crate) is_made: bool,
 }
 
 /// A file of a volume.
@@ -92,7 +103,7 @@ pub(crate) enum VolumeError {
         source: io::Error,
     },
     /// The host has no such path.
-    #[error("volume {volume:?}: {path} cannot be used on this machine; is it there?")]
+    #[error("volume {volume:?}: cannot open {path} of this machine; make it, or correct the path")]
     Host {
         /// Its name.
         volume: String,
@@ -101,18 +112,57 @@ pub(crate) enum VolumeError {
         /// Why.
         source: io::Error,
     },
-    /// The machine's state would be seen.
-    #[error("volume {volume:?}: {path} is the machine's own, or leads there; name another")]
-    Own {
+    /// It is none that pods see.
+    #[error("volume {volume:?}: {path} {problem}")]
+    Refused {
         /// Its name.
         volume: String,
         /// As written.
         path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
     },
 }
 
-/// What pods see of the host only if they may write it: kernel, devices, sockets of services.
-pub(crate) const NOT_SHOWN: [&str; 4] = ["/sys", "/dev", "/run", "/var/run"];
+/// The machine's state would be seen.
+const OWN: &str = "is the machine's own, leads there or holds it; name another";
+/// Another directory is where one lay that pods may write.
+const REPLACED: &str =
+    "lies in a directory of --host-path that has been replaced since `ambit up`; start again";
+/// What the kernel says to a link that leads out of a directory to which the way is bound.
+const OUT: &str = "leads by a link out of the directory of --host-path; allow where it leads";
+/// Pods would see what is [`NOT_SHOWN`].
+const HIDDEN: &str = "leads to what pods do not see, or holds it; name a directory elsewhere, or \
+                      allow one with `ambit up --host-path DIR`";
+/// Who reaches it can do what its service can, although nothing is written.
+const SOCKET: &str = "is a socket or a pipe; allow its directory with `ambit up --host-path DIR`";
+/// Its files set or show the kernel.
+const KERNEL: &str = "is a file system of the kernel's; no pod gets it";
+
+/// What pods see of the host only if they may write it: kernel, devices, sockets of services and of
+/// users' programs.
+pub(crate) const NOT_SHOWN: [&str; 6] = ["/sys", "/dev", "/run", "/var/run", "/tmp", "/var/tmp"];
+
+/// File systems that no pod gets, by the numbers of statfs(2), wherever they are mounted: proc and
+/// nsfs.
+const NEVER_SHOWN: [i64; 2] = [0x9fa0, 0x6e73_6673];
+/// Those that show or set the kernel, which are as [`NOT_SHOWN`] is: sysfs, debugfs, tracefs,
+/// securityfs, cgroup, cgroup2, devpts, bpf, pstore, efivarfs, configfs, selinuxfs, binfmt_misc.
+const OF_KERNEL: [i64; 13] = [
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x1cd1,
+    0xcafe_4a11,
+    0x6165_676c,
+    0xde5e_81e4,
+    0x6265_6570,
+    0xf97c_ff8c,
+    0x4249_4e4d,
+];
 
 /// Where the volumes of a pod lie in its directory.
 pub(crate) fn place(directory: &Path, volume: &str) -> PathBuf {
@@ -132,19 +182,21 @@ pub(crate) fn prepare(
     let prepared = volumes.iter().map(|volume| {
         let place = place(directory, &volume.name);
         let failed = |source| step(volume, "make its place", source);
-        let VolumeContent::Host { path, allowed, is_made } = &volume.content else {
+        let VolumeContent::Host { path, writable } = &volume.content else {
             fs::create_dir_all(&place).map_err(failed)?;
             return Ok((volume.clone(), None));
         };
         let wrong =
             |source| VolumeError::Host { volume: volume.name.clone(), path: path.clone(), source };
         let own = fs::canonicalize(hidden).map_err(failed)?;
-        let found = of_host(path, allowed.as_deref(), *is_made, &own).map_err(wrong)?;
-        let (file, is_directory) = found
-            .ok_or_else(|| VolumeError::Own { volume: volume.name.clone(), path: path.clone() })?;
+        let found = of_host(path, writable.as_ref(), &own).map_err(wrong)?;
+        let (file, is_directory) = found.map_err(|problem| {
+            let (volume, path) = (volume.name.clone(), path.clone());
+            VolumeError::Refused { volume, path, problem }
+        })?;
         // What else is mounted there stays out of sight.
         let tree = mount::detached_of(&file).map_err(wrong)?;
-        let options = MountOptions { read_only: allowed.is_none(), ..WRITABLE };
+        let options = MountOptions { read_only: writable.is_none(), ..WRITABLE };
         mount::forbid_detached(&tree, options).map_err(wrong)?;
         fs::create_dir_all(place.parent().unwrap_or(directory)).map_err(failed)?;
         if is_directory {
@@ -157,28 +209,50 @@ pub(crate) fn prepare(
     Ok(Prepared(prepared.collect::<Result<_, _>>()?))
 }
 
-/// A file or directory of the host, and whether it is a directory. `None` if it is none that pods
-/// may see. A pod may be changing what it may write, so that the judgement is of what was opened.
+/// A file or directory of the host and whether it is a directory, or why pods may not see it. A pod
+/// may be changing what it may write, so that the judgement is of what was opened.
 fn of_host(
     path: &Path,
-    allowed: Option<&Path>,
-    is_made: bool,
+    writable: Option<&Writable>,
     own: &Path,
-) -> io::Result<Option<(OwnedFd, bool)>> {
-    if let Some(allowed) = allowed.filter(|_| is_made && !path.exists()) {
-        let below = path.strip_prefix(allowed).unwrap_or(path);
-        mount_point::mount_point(allowed, below, Kind::Directory).map_err(io::Error::other)?;
-    }
-    let file = mount::open_path(&fs::canonicalize(path)?)?;
-    let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let real = fs::read_link(&opened)?;
-    let is_seen = match allowed {
-        Some(allowed) => real.starts_with(fs::canonicalize(allowed)?),
-        None => !NOT_SHOWN.iter().any(|hidden| real.starts_with(hidden)),
+) -> io::Result<Result<(OwnedFd, bool), &'static str>> {
+    let file = match writable {
+        None => mount::open_path(&fs::canonicalize(path)?)?,
+        Some(Writable { directory, below, is_made }) => match directory.open(below, *is_made) {
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => return Ok(Err(OUT)),
+            found => match found? {
+                Some(file) => file,
+                None => return Ok(Err(REPLACED)),
+            },
+        },
     };
-    let is_own = real.starts_with(own) || own.starts_with(&real) || real.starts_with("/proc");
-    let is_directory = fs::metadata(&opened)?.is_dir();
-    Ok((is_seen && !is_own).then_some((file, is_directory)))
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let (real, metadata) = (fs::read_link(&opened)?, fs::metadata(&opened)?);
+    let kind = metadata.file_type();
+    let file_system: i64 = rustix::fs::fstatfs(&file)?.f_type;
+    let is_of = |known: &[i64]| known.contains(&file_system);
+    let is_read_only = writable.is_none();
+    let problem = if is_of(&NEVER_SHOWN) {
+        KERNEL
+    } else if real.starts_with(own) || own.starts_with(&real) {
+        OWN
+    } else if is_read_only && (is_of(&OF_KERNEL) || is_hidden(&real, metadata.dev())) {
+        HIDDEN
+    } else if is_read_only && (kind.is_socket() || kind.is_fifo()) {
+        SOCKET
+    } else {
+        return Ok(Ok((file, kind.is_dir())));
+    };
+    Ok(Err(problem))
+}
+
+/// Whether this is a place that pods do not see, or one of the same mount is in it.
+fn is_hidden(real: &Path, device: u64) -> bool {
+    let hidden = NOT_SHOWN.iter().filter_map(|path| fs::canonicalize(path).ok());
+    hidden.into_iter().any(|hidden| {
+        let is_of_mount = || fs::metadata(&hidden).is_ok_and(|found| found.dev() == device);
+        real.starts_with(&hidden) || hidden.starts_with(real) && is_of_mount()
+    })
 }
 
 impl Prepared {
@@ -220,45 +294,76 @@ fn give_to_group(path: &Path, group: Option<u32>, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Replaces the files of volumes whose content is another one now. Answers those that could not be.
-pub(crate) fn update(directory: &Path, old: &[VolumePlan], new: &[VolumePlan]) -> Vec<VolumeError> {
-    let changed = new.iter().filter_map(|volume| {
-        let before = old.iter().find(|before| before.name == volume.name)?;
-        match (&before.content, &volume.content) {
-            (VolumeContent::Files(before), VolumeContent::Files(files)) if before != files => {
-                Some((volume, files))
-            }
-            _ => None,
+/// Replaces the files of volumes whose content is another one now, in `now` too. What fails stays
+/// as it was; answers why.
+pub(crate) fn update(
+    directory: &Path,
+    now: &mut [VolumePlan],
+    new: &[VolumePlan],
+) -> Vec<VolumeError> {
+    let mut failed = Vec::new();
+    for volume in new {
+        let before = now.iter_mut().find(|before| before.name == volume.name);
+        let Some(before) = before.filter(|before| before.content != volume.content) else {
+            continue;
+        };
+        let (VolumeContent::Files(_), VolumeContent::Files(files)) =
+            (&before.content, &volume.content)
+        else {
+            continue;
+        };
+        match write(&place(directory, &volume.name), files, volume.group) {
+            Ok(()) => before.content.clone_from(&volume.content),
+            Err(source) => failed.push(step(volume, "be updated", source)),
         }
-    });
-    let written = changed.map(|(volume, files)| {
-        let written = write(&place(directory, &volume.name), files, volume.group);
-        written.map_err(|source| step(volume, "be updated", source))
-    });
-    written.filter_map(Result::err).collect()
+    }
+    failed
 }
 
 /// Makes these the files of a volume, all at once.
 fn write(place: &Path, files: &[FilePlan], group: Option<u32>) -> io::Result<()> {
     let before = fs::read_link(place.join(DATA)).ok();
+    // What a change left behind that failed.
+    keep_own(place, before.as_deref())?;
     let number = before.as_deref().and_then(number_of).map_or(0, |number| number + 1);
     let name = directory_name(number);
     let directory = place.join(&name);
-    fs::create_dir(&directory)?;
-    for file in files {
-        write_file(&directory, file, group)?;
+    let filled = fill(&directory, files, group).and_then(|()| {
+        let next = place.join(NEXT_DATA);
+        symlink(&name, &next)?;
+        fs::rename(&next, place.join(DATA))
+    });
+    if let Err(error) = filled {
+        // It may be in the way of room for the next change, which tries again if this fails.
+        let _left = keep_own(place, before.as_deref());
+        return Err(error);
     }
-    let next = place.join(NEXT_DATA);
-    match fs::remove_file(&next) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    symlink(&name, &next)?;
-    fs::rename(&next, place.join(DATA))?;
     link(place, files)?;
-    match before {
-        Some(before) => fs::remove_dir_all(place.join(before)),
-        None => Ok(()),
+    keep_own(place, Some(Path::new(&name)))
+}
+
+fn fill(directory: &Path, files: &[FilePlan], group: Option<u32>) -> io::Result<()> {
+    fs::create_dir(directory)?;
+    files.iter().try_for_each(|file| write_file(directory, file, group))
+}
+
+/// Removes all directories of a volume's own but this one.
+fn keep_own(place: &Path, kept: Option<&Path>) -> io::Result<()> {
+    for entry in fs::read_dir(place)? {
+        let name = entry?.file_name();
+        let is_own = name.to_str().is_some_and(|name| name.starts_with(".."));
+        if is_own && name != DATA && Some(Path::new(&name)) != kept {
+            remove(&place.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes whatever is there.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
     }
 }
 
@@ -295,7 +400,7 @@ fn link(place: &Path, files: &[FilePlan]) -> io::Result<()> {
         let name = entry?.file_name();
         let is_own = name.to_str().is_some_and(|name| name.starts_with(".."));
         if !is_own && !wanted.contains(&name) {
-            fs::remove_file(place.join(name))?;
+            remove(&place.join(name))?;
         }
     }
     for name in wanted {
@@ -323,6 +428,11 @@ pub(crate) fn take(
             let found = mount_point::find(place, path).map_err(io::Error::other)?;
             let (file, kind) = match found {
                 Some(found) => found,
+                None if place.join(DATA).is_symlink() => {
+                    let said =
+                        format!("it has no {}, and no container can make it", path.display());
+                    return Err(io::Error::new(io::ErrorKind::NotFound, said));
+                }
                 None => (make_below(place, path)?, Kind::Directory),
             };
             (mount::detached_of(&file)?, kind)
@@ -344,6 +454,8 @@ fn make_below(place: &Path, path: &Path) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use ambit_net::sys::process::{self, Namespaces};
+
     use super::*;
 
     fn file(path: &str, mode: u32, data: &str) -> FilePlan {
@@ -394,11 +506,57 @@ mod tests {
             let VolumeContent::Files(files) = &it.content else { unreachable!() };
             write(&place(directory, &it.name), files, None).unwrap();
         }
-        let failed =
-            update(directory, &old, &[volume("a", "1"), volume("b", "2"), volume("c", "3")]);
+        let mut now = old.to_vec();
+        let new = [volume("a", "1"), volume("b", "2"), volume("c", "3")];
+        let failed = update(directory, &mut now, &new);
         assert!(failed.is_empty(), "{failed:?}");
+        assert_eq!(now, new[..2]);
         assert!(names(&place(directory, "a")).contains(&"..0".to_owned()));
         assert!(names(&place(directory, "b")).contains(&"..1".to_owned()));
+    }
+
+    #[test]
+    fn a_change_that_fails_leaves_the_files_and_stops_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let volume = |name: &str, files: &[FilePlan]| VolumePlan {
+            name: name.to_owned(),
+            group: None,
+            content: VolumeContent::Files(files.to_vec()),
+        };
+        let old = [file("f", 0o644, "1")];
+        for name in ["a", "b"] {
+            fs::create_dir_all(place(directory, name)).unwrap();
+            write(&place(directory, name), &old, None).unwrap();
+        }
+        let of = |name: &str| fs::read_to_string(place(directory, name).join("f")).unwrap();
+        let mut now = vec![volume("a", &old), volume("b", &old)];
+        // A file cannot be a directory too.
+        let bad = [file("f", 0o644, "2"), file("f/g", 0o644, "2")];
+        let good = [file("f", 0o644, "2")];
+        let failed = update(directory, &mut now, &[volume("a", &bad), volume("b", &good)]);
+        assert_eq!(failed.len(), 1);
+        assert!(failed[0].to_string().contains("volume \"a\": cannot be updated"));
+        assert_eq!((of("a"), of("b")), ("1".to_owned(), "2".to_owned()));
+        assert_eq!(names(&place(directory, "a")), ["..0", "..data", "f"], "nothing is left of it");
+        assert_eq!(now, [volume("a", &old), volume("b", &good)]);
+        // What an init left that was killed, and what is in the way of a link.
+        let place_a = place(directory, "a");
+        fs::create_dir_all(place_a.join("..1/x")).unwrap();
+        fs::create_dir_all(place_a.join("dir/x")).unwrap();
+        assert!(update(directory, &mut now, &[volume("a", &good)]).is_empty());
+        assert_eq!(of("a"), "2");
+        assert_eq!(names(&place_a), ["..1", "..data", "f"]);
+    }
+
+    #[test]
+    fn no_part_is_made_in_a_volume_of_files() {
+        let place = tempfile::tempdir().unwrap();
+        write(place.path(), &[file("f", 0o644, "1")], None).unwrap();
+        for part in ["none", "..1", "f/g"] {
+            take(place.path(), Some(Path::new(part)), true).unwrap_err();
+        }
+        assert_eq!(names(place.path()), ["..0", "..data", "f"]);
     }
 
     #[test]
@@ -407,37 +565,69 @@ mod tests {
         let path = own.path();
         fs::create_dir(path.join("state")).unwrap();
         symlink(path.join("state"), path.join("link")).unwrap();
+        let writable = |path: &Path| Writable {
+            directory: HostPath::all(&["/".into()]).unwrap().remove(0),
+            below: path.strip_prefix("/").unwrap().to_owned(),
+            is_made: false,
+        };
         let host = |path: &Path| VolumePlan {
             name: "v".to_owned(),
             group: None,
-            content: VolumeContent::Host {
-                path: path.to_owned(),
-                allowed: Some("/".into()),
-                is_made: false,
-            },
+            content: VolumeContent::Host { path: path.to_owned(), writable: Some(writable(path)) },
         };
-        for wrong in [path, &path.join("state"), &path.join("link"), Path::new("/proc/self")] {
+        let kernel = [Path::new("/proc"), Path::new("/proc/sys")];
+        for wrong in [path, &path.join("state"), &path.join("link"), kernel[0], kernel[1]] {
             let prepared = prepare(path, &[host(wrong)], &path.join("state"));
-            assert!(matches!(prepared, Err(VolumeError::Own { .. })), "{}", wrong.display());
+            let refused = matches!(prepared, Err(VolumeError::Refused { .. }));
+            assert!(refused, "{}", wrong.display());
         }
         let prepared = prepare(path, &[host(&path.join("none"))], &path.join("state"));
         assert!(matches!(prepared, Err(VolumeError::Host { .. })));
     }
 
+    /// What is wrong with a path that pods cannot write.
+    fn problem(path: &Path) -> Option<&'static str> {
+        of_host(path, None, Path::new("/no-state")).unwrap().err()
+    }
+
     #[test]
-    fn a_link_leads_no_pod_out_of_what_it_may_write() {
-        let all = tempfile::tempdir().unwrap();
-        let (may, may_not) = (all.path().join("may"), all.path().join("may-not"));
-        fs::create_dir(&may).unwrap();
-        fs::create_dir(&may_not).unwrap();
-        symlink(&may_not, may.join("link")).unwrap();
-        let own = all.path().join("own");
-        let find = |path: &str, is_made| of_host(&may.join(path), Some(&may), is_made, &own);
-        assert!(find("", false).unwrap().is_some());
-        assert!(find("link", false).unwrap().is_none(), "it leads out");
-        assert!(find("a/b", false).is_err(), "it is not there");
-        assert!(find("a/b", true).unwrap().is_some_and(|(_, is_directory)| is_directory));
-        assert!(of_host(Path::new("/dev/null"), None, false, &own).unwrap().is_none());
-        assert!(of_host(&may_not, None, false, &own).unwrap().is_some());
+    fn what_is_read_only_shows_no_sockets_and_nothing_of_the_kernel() {
+        // Not below /tmp, which is never shown.
+        let all = tempfile::tempdir_in("/var/lib").unwrap();
+        let path = all.path();
+        assert_eq!(problem(path), None);
+        let _socket = std::os::unix::net::UnixListener::bind(path.join("socket")).unwrap();
+        assert_eq!(problem(&path.join("socket")), Some(SOCKET));
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, path.join("pipe"), kind, mode, 0).unwrap();
+        assert_eq!(problem(&path.join("pipe")), Some(SOCKET));
+        symlink("/dev/null", path.join("link")).unwrap();
+        for hidden in ["/dev/null", "/tmp", "/var/tmp", "/run"] {
+            assert_eq!(problem(Path::new(hidden)), Some(HIDDEN), "{hidden}");
+        }
+        assert_eq!(problem(&path.join("link")), Some(HIDDEN));
+        let is_of_mount =
+            fs::metadata("/var/tmp").unwrap().dev() == fs::metadata("/var").unwrap().dev();
+        assert_eq!(problem(Path::new("/var")), is_of_mount.then_some(HIDDEN), "it holds /var/tmp");
+        for (path, expected) in [("/proc", KERNEL), ("/proc/sys", KERNEL), ("/sys", HIDDEN)] {
+            assert_eq!(problem(Path::new(path)), Some(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_file_systems_are_known_wherever_they_are_mounted() {
+        let place = tempfile::tempdir_in("/var/lib").unwrap();
+        let mounted = || {
+            process::unshare(Namespaces::MOUNT).unwrap();
+            mount::make_private().unwrap();
+            mount::bind_one(Path::new("/proc"), place.path()).unwrap();
+            let found = problem(place.path());
+            mount::unmount(place.path()).unwrap();
+            mount::bind_one(Path::new("/sys"), place.path()).unwrap();
+            [found, problem(place.path())]
+        };
+        // A mount namespace belongs to a thread.
+        let found = std::thread::scope(|scope| scope.spawn(mounted).join().unwrap());
+        assert_eq!(found, [Some(KERNEL), Some(HIDDEN)]);
     }
 }
