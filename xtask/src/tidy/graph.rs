@@ -68,6 +68,7 @@ const BENCH: &[&str] = &[
     "ambit-machine",
 ];
 const EVERYTHING: &[&str] = &[
+    "ambit-image",
     "ambit-model",
     "ambit-log",
     "ambit-wire",
