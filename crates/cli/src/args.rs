@@ -251,7 +251,7 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) images: ImageArgs,
     /// A directory of this computer that pods may write, by volumes of type hostPath; may be
-    /// repeated. Others they can only read.
+    /// repeated. Others they can only read. It is found once: what replaces it later is not meant.
     #[arg(long = "host-path", value_name = "DIR")]
     pub(crate) host_paths: Vec<PathBuf>,
     /// A program that runs instead of a node's proxy, such as a real ztunnel, as NODE=PATH; may be
@@ -314,6 +314,7 @@ pub(crate) struct ApplyArgs {
 pub(crate) struct ImageArgs {
     /// What an image of the manifests means; may be repeated. NAME=oci:PATH, =oci-archive:FILE or
     /// =docker-archive:FILE imports it, with :REF after the path if there are several images.
+    /// NAME=registry:REFERENCE fetches it, with the logins of `docker login`.
     /// NAME=COMMAND runs a local command instead. It holds for later `ambit apply`, and also for
     /// pods that start again.
     #[arg(long = "image", value_name = "NAME=SOURCE")]

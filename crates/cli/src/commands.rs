@@ -13,6 +13,7 @@ mod mesh;
 mod objects;
 mod plan;
 mod probe;
+mod registries;
 mod settle;
 mod status;
 mod uninstall;

@@ -16,10 +16,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::config::{Progress, UpConfig};
 use super::down::{DownError, down, remove_state};
-use super::import::{ImageSources, ImportError};
+use super::import::{self, Claim, ImportError};
 use super::record::{Liveness, Record, RecordError, liveness};
 use crate::addresses::NODES_MAX;
-use crate::image::SHIPPED_BINARY;
+use crate::image::{ImageMap, SHIPPED_BINARY};
 use crate::layout::{IMAGE_STORE, Layout, STATE_PATH_LEN_MAX};
 use crate::ownership::{
     OwnershipError, check_remains, create_below, open_own, take_state_directory,
@@ -37,6 +37,12 @@ pub enum UpError {
     #[error("a machine runs at {state}; use `ambit apply` to change it, or `ambit down` first")]
     Running {
         /// Its state directory.
+        state: PathBuf,
+    },
+    /// Another command is about to start one.
+    #[error("another `ambit up` is importing images at {state}; wait for it, or end it")]
+    Importing {
+        /// The state directory.
         state: PathBuf,
     },
     /// The number of nodes is out of bounds.
@@ -122,20 +128,52 @@ pub struct Born {
 ///
 /// It keeps running after the caller has ended; [`super::down`] ends it.
 pub async fn up(config: &UpConfig, progress: impl FnMut(Progress)) -> Result<Born, UpError> {
-    up_with(config, &ImageSources::default(), progress).await
+    up_with(config, async |_, _| Ok(ImageMap::default()), progress).await
 }
 
-/// [`up`] of a machine with these images beside those that `config` says.
+/// [`up`] of a machine with images beside those that `config` says, which `import` brings into its
+/// store. If it fails, or the machine does not start, nothing is left but logs.
 pub async fn up_with(
     config: &UpConfig,
-    sources: &ImageSources,
+    import: impl AsyncFnOnce(&Layout, &mut dyn FnMut(&str)) -> Result<ImageMap, ImportError>,
     mut progress: impl FnMut(Progress),
 ) -> Result<Born, UpError> {
     check(config)?;
     let layout = Layout::new(&config.state);
     take_state_directory(layout.root())?;
     make_room(&layout)?;
-    let config = with_images(config, &layout, sources, &mut progress)?;
+    let held = hold_store(&layout)?;
+    let born = async {
+        let mut waiting =
+            |name: &str| progress(Progress::Waiting { what: format!("the import of {name}") });
+        let images = import(&layout, &mut waiting).await?;
+        let images = config.images.clone().extended(images);
+        start(&UpConfig { images, ..config.clone() }, &layout, progress).await
+    };
+    let born = born.await;
+    if born.is_err() && liveness(&layout).is_ok_and(|state| state == Liveness::Absent) {
+        remove_state(&layout)?;
+    }
+    drop(held);
+    born
+}
+
+/// Takes the store of images until the machine has it, so that nobody takes it for remains.
+fn hold_store(layout: &Layout) -> Result<File, UpError> {
+    let state = || layout.root().to_owned();
+    create_below(layout.root(), &layout.images())?;
+    match import::claim(layout).map_err(|source| UpError::State { state: state(), source })? {
+        Claim::Taken(held) => Ok(held),
+        Claim::Absent | Claim::Busy => Err(UpError::Importing { state: state() }),
+    }
+}
+
+/// Starts the machine's processes.
+async fn start(
+    config: &UpConfig,
+    layout: &Layout,
+    mut progress: impl FnMut(Progress),
+) -> Result<Born, UpError> {
     let mut command = Command::new(&config.binary);
     command
         .arg0(SHIPPED_BINARY)
@@ -143,14 +181,14 @@ pub async fn up_with(
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(open_log(&layout)?);
+        .stderr(open_log(layout)?);
     let own =
         Namespaces::MOUNT | Namespaces::PID | Namespaces::NET | Namespaces::IPC | Namespaces::UTS;
     let rootless = process::effective_uid() != 0;
     let namespaces = if rootless { own | Namespaces::USER } else { own };
     process::start_in_namespaces(&mut command, namespaces);
     let mut child = tokio::process::Command::from(command).spawn().map_err(UpError::Namespaces)?;
-    let text = serde_json::to_vec(&config).expect("a configuration can be written as JSON");
+    let text = serde_json::to_vec(config).expect("a configuration can be written as JSON");
     let mut input = child.stdin.take().expect("its input is a pipe");
     input.write_all(&text).await.map_err(UpError::Pipe)?;
     drop(input);
@@ -159,10 +197,10 @@ pub async fn up_with(
     loop {
         let line = lines.next_line().await.map_err(UpError::Pipe)?;
         let Some(line) = line else {
-            return Err(gave_up(&layout, "its first process died".to_owned()).await);
+            return Err(gave_up(layout, "its first process died".to_owned()).await);
         };
         match serde_json::from_str(&line) {
-            Ok(Progress::Failed { error }) => return Err(gave_up(&layout, error).await),
+            Ok(Progress::Failed { error }) => return Err(gave_up(layout, error).await),
             Ok(Progress::Up) => break,
             Ok(step) => progress(step),
             Err(error) => tracing::debug!(%error, line, "a line that is no progress"),
@@ -171,35 +209,15 @@ pub async fn up_with(
     // It has done its part; waiting only keeps it from staying a zombie.
     let _ended = child.wait().await;
     progress(Progress::Up);
-    let record = Record::read(&layout)?;
-    Ok(Born { layout, record })
-}
-
-/// Imports images; if one cannot be, nothing is left of the others.
-fn with_images(
-    config: &UpConfig,
-    layout: &Layout,
-    sources: &ImageSources,
-    progress: &mut impl FnMut(Progress),
-) -> Result<UpConfig, UpError> {
-    let waiting =
-        |name: &str| progress(Progress::Waiting { what: format!("the import of {name}") });
-    match sources.import(layout, waiting) {
-        Ok(images) => {
-            let images = config.images.clone().extended(images);
-            Ok(UpConfig { images, ..config.clone() })
-        }
-        Err(error) => {
-            remove_state(layout)?;
-            Err(error.into())
-        }
-    }
+    let record = Record::read(layout)?;
+    Ok(Born { layout: layout.clone(), record })
 }
 
 /// A machine that did not start leaves nothing but its logs, either.
 async fn gave_up(layout: &Layout, error: String) -> UpError {
     match down(layout).await {
-        Ok(_) | Err(DownError::NoMachine { .. }) => {}
+        // The images are ours, and go with the rest.
+        Ok(_) | Err(DownError::NoMachine { .. } | DownError::Importing { .. }) => {}
         Err(left) => tracing::warn!(%left, "a machine that did not start is not gone"),
     }
     UpError::Failed { error, log: layout.role_log("lab", None) }
@@ -241,7 +259,10 @@ fn make_room(layout: &Layout) -> Result<(), UpError> {
         Liveness::Absent if is_foreign(layout.root()).map_err(failed)? => {
             Err(UpError::Foreign { state: layout.root().to_owned() })
         }
-        Liveness::Absent => Ok(()),
+        Liveness::Absent => match import::remove_left(layout).map_err(failed)? {
+            Some(_) => Ok(()),
+            None => Err(UpError::Importing { state: layout.root().to_owned() }),
+        },
     }
 }
 

@@ -14,6 +14,7 @@ use ambit_net::sys::process::{self, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::import;
 use super::record::{Liveness, Record, RecordError, liveness, start_ticks};
 use crate::layout::Layout;
 use crate::ownership::{OwnershipError, check_state_directory};
@@ -41,6 +42,12 @@ pub enum DownError {
     /// There is none.
     #[error("no machine at {state}; name its directory with --state")]
     NoMachine {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// One is about to be started.
+    #[error("an `ambit up` is importing images at {state}; end it")]
+    Importing {
         /// The state directory.
         state: PathBuf,
     },
@@ -95,7 +102,15 @@ pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
     let state =
         liveness(layout).map_err(|source| DownError::Remove { path: lock.clone(), source })?;
     if state == Liveness::Absent {
-        return Err(DownError::NoMachine { state: layout.root().to_owned() });
+        // An `ambit up` that was killed early leaves images.
+        let root = || layout.root().to_owned();
+        let left = import::remove_left(layout)
+            .map_err(|source| DownError::Remove { path: layout.images(), source })?;
+        return match left {
+            Some(true) => Ok(report(layout, false, start)),
+            Some(false) => Err(DownError::NoMachine { state: root() }),
+            None => Err(DownError::Importing { state: root() }),
+        };
     }
     let record = match Record::read(layout) {
         Ok(record) => Some(record),
@@ -115,11 +130,12 @@ pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
         wait_until_nothing_is_left(record, layout, &members).await?;
     }
     remove_state(layout)?;
-    Ok(DownReport {
-        ended: state == Liveness::Alive,
-        logs: layout.logs(),
-        duration_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
-    })
+    Ok(report(layout, state == Liveness::Alive, start))
+}
+
+fn report(layout: &Layout, ended: bool, start: Instant) -> DownReport {
+    let duration_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+    DownReport { ended, logs: layout.logs(), duration_ms }
 }
 
 async fn end(record: &Record, lock: &Path) -> Result<(), DownError> {

@@ -1,4 +1,4 @@
-//! What a container image means on a machine, which pulls none.
+//! What a container image means on a machine, which fetches none by itself.
 //!
 //! An image becomes a root with an entry point if it is in the machine's store, or else an entry
 //! point alone: a program of the host's file tree, or a part of the shipped binary. An unknown
@@ -57,8 +57,8 @@ pub(crate) struct StoredImage {
 pub enum ImageError {
     /// No entry point is known.
     #[error(
-        "image {image:?} means nothing on this machine, which pulls no images: import it with \
-         --image {name}=oci:PATH, give the container a `command`, or say what it runs with \
+        "image {image:?} means nothing on this machine: import it with --image {name}=oci:PATH or \
+         --image {name}=registry:{image}, give the container a `command`, or say what it runs with \
          --image {name}=COMMAND"
     )]
     Unknown {
@@ -93,7 +93,9 @@ pub enum ImageError {
         gid: u32,
     },
     /// An `--image` argument is not of the right form.
-    #[error("--image {argument:?} is neither NAME=COMMAND nor NAME=oci:PATH")]
+    #[error(
+        "--image {argument:?} is none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE"
+    )]
     Argument {
         /// As written.
         argument: String,

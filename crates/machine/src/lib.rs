@@ -62,7 +62,7 @@ pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
 pub use host_path::{HostPath, HostPathError};
-pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError};
+pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
 pub use node::services::{Endpoint, PortView, ServiceView};
 pub use processes::{ProcessInfo, processes};
 pub use publish::{PublishError, Published, PublishedError, bind, publish};

@@ -52,11 +52,11 @@ pub fn unknown_images(
 fn in_words(error: &ImageError, takes_images: bool) -> (String, String) {
     match error {
         ImageError::Unknown { image, name } => (
-            format!("{image:?} means nothing on this machine, which pulls no images"),
+            format!("{image:?} means nothing on this machine"),
             match takes_images {
                 true => format!(
-                    "import it with --image {name}=oci:PATH, add a `command`, or say what it runs \
-                     with --image {name}=COMMAND"
+                    "import it with --image {name}=oci:PATH or --image {name}=registry:{image}, \
+                     add a `command`, or say what it runs with --image {name}=COMMAND"
                 ),
                 false => "add a `command`".to_owned(),
             },
@@ -123,15 +123,16 @@ spec:
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         let expected = [
             "app.yaml:7: Pod default/a: spec.initContainers[0].image: \"shop/first:1\" means \
-             nothing on this machine, which pulls no images; import it with \
-             --image shop/first=oci:PATH, add a `command`, or say what it runs with \
+             nothing on this machine; import it with --image shop/first=oci:PATH or \
+             --image shop/first=registry:shop/first:1, add a `command`, or say what it runs with \
              --image shop/first=COMMAND",
             "app.yaml:12: Pod default/a: spec.containers[1].image: \"ambit/sample:1\" needs to be \
              told which sample it is; add its name, as in args: [\"echo\"]",
             "app.yaml:26: Deployment default/b: spec.template.spec.containers[1].image: \
-             \"registry:5000/shop/cart:2\" means nothing on this machine, which pulls no images; \
-             import it with --image registry:5000/shop/cart=oci:PATH, add a `command`, or say what \
-             it runs with --image registry:5000/shop/cart=COMMAND",
+             \"registry:5000/shop/cart:2\" means nothing on this machine; import it with \
+             --image registry:5000/shop/cart=oci:PATH or \
+             --image registry:5000/shop/cart=registry:registry:5000/shop/cart:2, add a `command`, \
+             or say what it runs with --image registry:5000/shop/cart=COMMAND",
         ];
         assert_eq!(found, expected);
         let remedy = &unknown_images(&manifests, None, &sources)[0].remedy;

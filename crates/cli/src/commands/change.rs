@@ -114,9 +114,13 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     let known = ImageArguments { commands, sources: images.sources };
     check(&manifests, &existing, &known)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    let mut waiting = |name: &str| eprintln!("importing {name}");
+    let (layout, registries) = (client.layout(), super::registries::of_user(&known.sources)?);
     // An image that the machine does not need after all stays in its store.
-    let waiting = |name: &str| eprintln!("importing {name}");
-    let imported = known.sources.import(client.layout(), waiting)?;
+    let imported = match args.dry_run {
+        true => known.sources.try_import(layout, &registries, &mut waiting).await?,
+        false => known.sources.import(layout, &registries, &mut waiting).await?,
+    };
     let images = images.commands.extended(imported);
     let changes = client.apply_with_images(objects, images, args.dry_run).await?;
     print(&changes, args.dry_run)?;

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
+use ambit_machine::layout::Layout;
 use ambit_machine::{
-    Client, HostPath, ImageArguments, Progress, Published, UpConfig, WaitError,
+    Client, HostPath, ImageArguments, ImportError, Progress, Published, UpConfig, WaitError,
 };
 use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::{Object, Typed};
@@ -38,9 +39,16 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let sockets = ambit_machine::bind(&args.publish)?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
-    // Not cut short: a machine that is half born could not be found again.
+    let registries = super::registries::of_user(&images.sources)?;
+    let import = async |layout: &Layout, progress: &mut dyn FnMut(&str)| {
+        tokio::select! {
+            imported = images.sources.import(layout, &registries, progress) => imported,
+            () = interruptions.next() => Err(ImportError::Interrupted),
+        }
+    };
+    // After that, not cut short: a machine that is half born could not be found again.
     let said = |step| say(start, &step);
-    let born = ambit_machine::up_with(&config, &images.sources, said).await?;
+    let born = ambit_machine::up_with(&config, import, said).await?;
     let client = Client::new(born.layout.clone());
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let filling = async {

@@ -143,8 +143,9 @@ const MANIFESTS: &[Manifest] = &[
         text: "metadata: {name: a, namespace: app}\n\
                spec: {containers: [{name: c, image: postgres}]}\n",
         error: "<stdin>:4: Pod app/a: spec.containers[0].image: \"postgres\" means nothing on this \
-                machine, which pulls no images; import it with --image postgres=oci:PATH, add a \
-                `command`, or say what it runs with --image postgres=COMMAND",
+                machine; import it with --image postgres=oci:PATH or \
+                --image postgres=registry:postgres, add a `command`, or say what it runs with \
+                --image postgres=COMMAND",
     },
 ];
 
@@ -199,7 +200,8 @@ fn wrong_words_are_refused_before_anything_starts() {
     let error = "--proxy node-1=/usr: find the program /usr: it is not a file";
     check(&machine, &up(&["--proxy", "node-1=/usr"]), &app, FAILED, error);
     check(&machine, &up(&[]), "", FAILED, "the input holds no objects that Ambit reads");
-    let error = "--image \"foo\" is neither NAME=COMMAND nor NAME=oci:PATH";
+    let error =
+        "--image \"foo\" is none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE";
     check(&machine, &up(&["--image", "foo"]), &app, FAILED, error);
     let error = "--image \"foo=oci:\" cannot be used: \"oci:\" does not say where an image is";
     check(&machine, &up(&["--image", "foo=oci:"]), &app, FAILED, error);

@@ -119,8 +119,13 @@ impl Machine {
 
     /// A state directory where no machine runs yet.
     pub(crate) fn none(name: &'static str) -> Self {
+        Self::none_in("/tmp", name)
+    }
+
+    /// The same where pods see what is beside it: `/tmp` is their own.
+    pub(crate) fn none_in(directory: &str, name: &'static str) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = PathBuf::from(format!("/tmp/ambit-e2e-{}-{name}", std::process::id()));
+        let state = PathBuf::from(format!("{directory}/ambit-e2e-{}-{name}", std::process::id()));
         let layout = Layout::new(state);
         Self { layout, name, is_down: false, _turn: turn }
     }
@@ -133,6 +138,13 @@ impl Machine {
     /// Runs a command of the user with text on its standard input.
     pub(crate) fn ambit_with(&self, words: &[&str], input: &str) -> Said {
         feed(self.spawn(words), input)
+    }
+
+    /// Runs a command of a user whose logins of registries lie in this directory.
+    pub(crate) fn ambit_with_logins(&self, logins: &Path, words: &[&str], input: &str) -> Said {
+        let mut command = Command::new(binary());
+        command.env("DOCKER_CONFIG", logins);
+        feed(self.start(command, words), input)
     }
 
     /// Starts a command of the user.

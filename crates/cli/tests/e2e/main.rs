@@ -45,6 +45,7 @@ mod plan;
 mod policy;
 mod rate_limit_services;
 mod rate_limits;
+mod registries;
 mod remains;
 mod requests;
 mod reuse;
