@@ -1,6 +1,7 @@
 //! Volumes: the same for a container with an image and for one that runs a command of the host.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::images::archive;
 use crate::machine::{Machine, SETTLE_TIMEOUT};
@@ -52,6 +53,7 @@ spec:
     - {name: projected, mountPath: /opt/e2e/projected}
     - {name: host, mountPath: /host}
     - {name: own, mountPath: /own}
+    - {name: conf, mountPath: HOST/link/deep/conf}
   - name: local
     image: busybox
     command: [sleep, infinity]
@@ -61,7 +63,7 @@ spec:
 /// What each container finds, line by line.
 const LOOK: &str = "
 for file in /conf-of-it/one /etc/one /secrets/deep/password /opt/e2e/projected/sub/two \
-            /opt/e2e/projected/labels /host/file; do
+            /opt/e2e/projected/labels /host/file HOST/link/deep/conf/one; do
     echo $(<$file)
 done
 for path in /conf-of-it/x /scratch-ro/x /host/x; do
@@ -78,13 +80,18 @@ echo $(</scratch/a/b/$WHO)
 
 #[test]
 fn containers_of_both_sorts_get_their_volumes() {
-    let directory = tempfile::tempdir().expect("a directory can be made");
+    // Not below /tmp, of which pods see nothing.
+    let directory = tempfile::tempdir_in("/var/lib").expect("a directory can be made");
     let image = format!("shop/web=docker-archive:{}", archive(directory.path()).display());
     let host = directory.path().join("host");
-    fs::create_dir_all(host.join("own")).expect("it can be made");
+    for name in ["own", "real"] {
+        fs::create_dir_all(host.join(name)).expect("it can be made");
+    }
+    symlink("real", host.join("link")).expect("it can be made");
     fs::write(host.join("file"), "of the host\n").expect("it can be written");
-    let pod = POD.replace("HOST", &host.display().to_string());
-    let machine = Machine::none("volumes");
+    let with_host = |text: &str| text.replace("HOST", &host.display().to_string());
+    let pod = with_host(POD);
+    let machine = Machine::none_in("/var/lib", "volumes");
     let own = host.join("own").display().to_string();
     let words = ["up", "-", "--detach", "--no-mesh", "--image", &image, "--host-path", &own];
     let said = machine.ambit_with(&words, &pod);
@@ -96,10 +103,10 @@ fn containers_of_both_sorts_get_their_volumes() {
         format!("{}{}", said.out, said.err)
     };
     for container in ["real", "local"] {
-        let script = format!("WHO={container}\n{LOOK}");
+        let script = format!("WHO={container}\n{}", with_host(LOOK));
         let expected = format!(
-            "first\nfirst\ngeheim-e2e\nsecond\ncolor=\"red\"\nof the host\nby {container}\n\
-             part\nfull\n"
+            "first\nfirst\ngeheim-e2e\nsecond\ncolor=\"red\"\nof the host\nfirst\n\
+             by {container}\npart\nfull\n"
         );
         let found = run(container, &script);
         assert_eq!(found, expected, "{container}");
@@ -109,8 +116,8 @@ fn containers_of_both_sorts_get_their_volumes() {
     let shared = run("real", "echo $(</scratch/local)");
     assert_eq!(shared, "by local\n", "both have the same volume");
     let state = machine.layout.root().display();
-    let found = machine.bash("app/vols", &format!("[[ -e {state} ]] || echo hidden"));
-    assert_eq!(found, "hidden\n");
+    let found = run("local", &format!("ls -A {state} && stat -f -c %c /scratch"));
+    assert_eq!(found, "1024\n", "nothing of the state is seen, and files are bounded too");
 
     machine.apply(
         "{apiVersion: v1, kind: ConfigMap, metadata: {name: conf, namespace: app}, data: \
@@ -127,20 +134,59 @@ fn containers_of_both_sorts_get_their_volumes() {
 }
 
 #[test]
+fn a_change_that_cannot_be_made_is_told_and_stops_no_other() {
+    let machine = Machine::none("lateconf");
+    let map = |data: &str| {
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: conf, namespace: app}}, data: \
+             {{{data}}}}}"
+        )
+    };
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: vols, namespace: app}, spec: \
+               {volumes: [{name: v, configMap: {name: conf}}], containers: [{name: c, image: \
+               busybox, command: [sleep, infinity], volumeMounts: [{name: v, mountPath: /v}]}]}}";
+    let (start, _) = POD.split_once("---\n").expect("the namespace comes first");
+    let input = format!("{start}---\n{}\n---\n{pod}", map("one: first"));
+    let said = machine.ambit_with(&["up", "-", "--detach", "--no-mesh"], &input);
+    assert!(said.status.success(), "ambit up: {}", said.err);
+    let shown = || machine.bash("app/vols", "echo $(</v/one)");
+    let reason = || machine.run(&["get", "pods", "-o", "json"]);
+    assert_eq!(shown(), "first\n");
+    // More files than a volume can have.
+    let many: String = (0..20_000).map(|number| format!("k{number}: \"\", ")).collect();
+    machine.apply(&map(&format!("{many}one: second")));
+    machine.wait("the pod says why its files stay", SETTLE_TIMEOUT, || {
+        reason().contains("volume \\\"v\\\": cannot be updated: No space left on device")
+    });
+    assert_eq!(shown(), "first\n");
+    machine.apply(&map("one: third"));
+    machine.wait("the next change is seen", SETTLE_TIMEOUT, || shown() == "third\n");
+    machine.wait("all is well", SETTLE_TIMEOUT, || !reason().contains("cannot be updated"));
+    machine.down();
+}
+
+#[test]
+fn directories_that_pods_may_write_do_not_lie_in_one_another() {
+    let machine = Machine::none("nested");
+    let (start, _) = POD.split_once("---\n").expect("the namespace comes first");
+    let words = ["up", "-", "--no-mesh", "--host-path", "/var/lib", "--host-path", "/var"];
+    let said = machine.ambit_with(&words, start);
+    let expected = "--host-path /var/lib and /var: one lies in the other; name the outer one alone";
+    assert!(!said.status.success() && said.err.contains(expected), "{}", said.err);
+    assert!(!machine.layout.root().exists(), "nothing was started");
+}
+
+#[test]
 fn volumes_that_cannot_be_say_why() {
-    let machine = Machine::none("novolumes");
+    let machine = Machine::none_in("/srv", "novolumes");
     let (start, _) = POD.split_once("---\n").expect("the namespace comes first");
     let said = machine.ambit_with(&["up", "-", "--detach", "--no-mesh"], start);
     assert!(said.status.success(), "ambit up: {}", said.err);
     let state = machine.layout.root().display().to_string();
     for (name, source, reason) in [
-        (
-            "run",
-            "{path: /run/docker.sock}",
-            "allow it with `ambit up --host-path /run/docker.sock`",
-        ),
+        ("run", "{path: /run/docker.sock}", "pods see nothing of /run/docker.sock"),
         ("own", &format!("{{path: {state}/control}}"), "is the machine's own"),
-        ("none", "{path: /no-such-directory}", "/no-such-directory cannot be used"),
+        ("none", "{path: /no-such-directory}", "cannot open /no-such-directory"),
     ] {
         machine.apply(&format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: app}}, spec: \
