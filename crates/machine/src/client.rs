@@ -15,7 +15,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::command::{
-    Apply, Captured, Delete, Expected, Kill, OfDeployment, Refusal, Scale, StartCapture,
+    Apply, Captured, Delete, Diff, Difference, Expected, Kill, OfDeployment, Refusal, Scale,
+    StartCapture,
 };
 use crate::image::ImageMap;
 use crate::layout::Layout;
@@ -210,6 +211,12 @@ impl Client {
         self.ask(Method::GET, &format!("/objects/{plural}"), String::new()).await
     }
 
+    /// What happened to pods and Deployments, as Kubernetes' events; the latest last. The machine
+    /// keeps a bounded number of them.
+    pub async fn events(&self) -> Result<Vec<Value>, ClientError> {
+        self.ask(Method::GET, "/events", String::new()).await
+    }
+
     /// Applies Kubernetes objects: all, or none and an error. A dry run says what would change.
     pub async fn apply(&self, objects: Vec<Value>, dry_run: bool) -> Result<Changes, ClientError> {
         self.apply_with_images(objects, ImageMap::default(), dry_run).await
@@ -235,6 +242,15 @@ impl Client {
     ) -> Result<Changes, ClientError> {
         let images = ImageMap::default();
         self.order("/apply", &Apply { objects, images, dry_run: false, expected }).await
+    }
+
+    /// What applying objects would change, beside what more images mean.
+    pub async fn differences(
+        &self,
+        objects: Vec<Value>,
+        images: ImageMap,
+    ) -> Result<Vec<Difference>, ClientError> {
+        self.order("/diff", &Diff { objects, images }).await
     }
 
     /// Deletes objects and what they own: all, or none and an error.

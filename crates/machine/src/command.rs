@@ -39,6 +39,28 @@ pub struct Expected {
     pub version: Option<String>,
 }
 
+/// `/diff`: the same objects as for `/apply`; nothing is changed.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Diff {
+    /// The objects.
+    pub(crate) objects: Vec<Value>,
+    /// What images mean besides.
+    #[serde(default)]
+    pub(crate) images: ImageMap,
+}
+
+/// An object that an apply would change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// Which.
+    pub object: ObjectRef,
+    /// As it is; `None` for a new one.
+    pub before: Option<Value>,
+    /// As it would be.
+    pub after: Value,
+}
+
 /// `/delete`: objects and what they own, all or none.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

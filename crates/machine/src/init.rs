@@ -25,6 +25,7 @@ use super::state::{Machine, Objects};
 use super::{exec, fabric, publish, server};
 use crate::addresses::NodeNetwork;
 use crate::controller::{self, MeshNames};
+use crate::events::Events;
 use crate::layout::Layout;
 use crate::logs::LogFile;
 use crate::objects::{Admission, Store};
@@ -166,6 +167,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         fs::create_dir_all(layout.node(&network.name()))?;
     }
     let (reported, mesh) = (Mirror::new(&layout), MeshNames::of(config));
+    let events = Events::default();
     let reaper = Reaper::start()?;
     tell(&Progress::Done { what: "the networks".to_owned() });
     let machine = Machine {
@@ -173,7 +175,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         roles: Roles::default(),
         fabric: own,
         capture: Mutex::new(None),
-        objects: Mutex::new(Objects { store, reported, admission, mesh }),
+        objects: Mutex::new(Objects { store, reported, admission, mesh, events }),
         changed: Notify::new(),
         end: Notify::new(),
         layout,

@@ -17,6 +17,7 @@
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `host_path` | directories of the host that pods may write |
+//! | `events` | what happened to pods and Deployments |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | [`logs`] | reading and following logs that are rotated |
@@ -28,6 +29,7 @@ mod command;
 mod config;
 mod controller;
 mod down;
+mod events;
 mod exec;
 mod fabric;
 mod host_path;
@@ -57,7 +59,7 @@ use std::process::ExitCode;
 pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up, up_with};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
-pub use command::Expected;
+pub use command::{Difference, Expected};
 pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};

@@ -97,6 +97,7 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
         return match path.as_str() {
             "/status" => to_json(&status(machine).await),
             "/pods" => to_json(&machine.objects().pods(&machine.layout)),
+            "/events" => Ok(machine.objects().events.to_json().into()),
             _ => match path.strip_prefix("/objects/") {
                 Some(plural) => objects(machine, plural),
                 None => Err(CommandError::NoCommand(path)),
@@ -109,6 +110,7 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
     match path.as_str() {
         "/apply" => apply(machine, parse(&body)?),
         "/delete" => delete(machine, parse(&body)?),
+        "/diff" => to_json(&machine.objects().differences(parse(&body)?, &timestamp())?),
         "/scale" => {
             let Scale { namespace, name, replicas } = parse(&body)?;
             let object = deployment(&namespace, &name);

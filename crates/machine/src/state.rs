@@ -12,11 +12,12 @@ use ambit_words::names::UNSCHEDULABLE;
 use tokio::sync::Notify;
 
 use super::client::{NodeInfo, PodInfo};
-use super::command::{Apply, Expected};
+use super::command::{Apply, Diff, Difference, Expected};
 use super::record::Record;
 use super::roles::{Role, Roles};
 use crate::addresses::NodeNetwork;
 use crate::controller::{self, MeshNames, text};
+use crate::events::Events;
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::objects::{Admission, ApplyError, Changes, ObjectRef, Store, StoreError};
@@ -53,6 +54,7 @@ pub(super) struct Objects {
     pub(super) admission: Admission,
     /// What names the mesh, if the machine has one.
     pub(super) mesh: Option<MeshNames>,
+    pub(super) events: Events,
 }
 
 impl Objects {
@@ -98,10 +100,34 @@ impl Objects {
         Ok(changes)
     }
 
-    /// Lets the controllers work until they have nothing to do.
+    /// What applying objects would change, or why they would be refused.
+    pub(super) fn differences(
+        &self,
+        command: Diff,
+        now: &str,
+    ) -> Result<Vec<Difference>, ApplyError> {
+        let images = self.admission.images.clone().extended(command.images);
+        let wanted = Admission { images, ..self.admission.clone() };
+        let (settled, changes) = self.store.draft_apply(command.objects, &wanted, now)?;
+        // What an object brings along, such as the service account of a namespace, is not shown.
+        let named = changes.changes.into_iter().map(|change| change.object);
+        let difference = |object: ObjectRef| {
+            let after = settled.value(&object)?.clone();
+            Some(Difference { before: self.store.object(&object).cloned(), object, after })
+        };
+        Ok(named.filter_map(difference).collect())
+    }
+
+    /// Lets the controllers work until they have nothing to do, and notes what has happened.
     pub(super) fn settle(&mut self) -> Result<(), StoreError> {
+        let settled = self.come_to_rest();
+        self.events.observe(&self.store, &self.reported, &timestamp());
+        settled
+    }
+
+    fn come_to_rest(&mut self) -> Result<(), StoreError> {
         for _ in 0..STEPS_MAX {
-            let Self { store, reported, admission, mesh } = self;
+            let Self { store, reported, admission, mesh, .. } = self;
             if !controller::step(store, reported, admission, mesh.as_ref(), &timestamp())? {
                 return Ok(());
             }
@@ -208,7 +234,8 @@ mod tests {
         record.write(&layout).unwrap();
         let admission = Admission { images: images.clone(), rootless: false };
         let reported = Mirror::new(&layout);
-        (root, layout, Objects { store, reported, admission, mesh: None })
+        let objects = Objects { store, reported, admission, mesh: None, events: Events::default() };
+        (root, layout, objects)
     }
 
     fn namespace(name: &str, labels: Value) -> Value {
@@ -241,6 +268,35 @@ mod tests {
         let (applied, images) = apply("a");
         applied.unwrap();
         assert_eq!(images, old.clone().extended(ImageMap::parse(["new=sleep 2"]).unwrap()));
+    }
+
+    #[test]
+    fn a_difference_is_shown_and_changes_nothing() {
+        let (_root, layout, mut objects) = machine(&ImageMap::default());
+        let (images, expected) = (ImageMap::default(), Vec::new());
+        let command = Apply {
+            objects: vec![namespace("a", json!({"one": "1"}))],
+            images: images.clone(),
+            dry_run: false,
+            expected,
+        };
+        objects.apply(&layout, command, NOW).unwrap();
+        let differences = |wanted: Vec<Value>| {
+            let command = Diff { objects: wanted, images: images.clone() };
+            let found = objects.differences(command, NOW).unwrap();
+            let labels = |value: &Value| value["metadata"]["labels"].clone();
+            let shown = found.iter().map(|it| {
+                (it.object.name.clone(), it.before.as_ref().map(labels), labels(&it.after))
+            });
+            shown.collect::<Vec<_>>()
+        };
+        let (one, two) = (json!({"one": "1"}), json!({"two": "2"}));
+        assert_eq!(differences(vec![namespace("a", one.clone())]), []);
+        let wanted = vec![namespace("a", two.clone()), namespace("b", one.clone())];
+        let expected =
+            [("a".to_owned(), Some(one.clone()), two), ("b".to_owned(), None, one.clone())];
+        assert_eq!(differences(wanted), expected);
+        assert_eq!(differences(vec![namespace("a", one)]), [], "nothing was changed");
     }
 
     #[test]

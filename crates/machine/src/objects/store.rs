@@ -58,6 +58,13 @@ pub(crate) struct Settled {
     version: u64,
 }
 
+impl Settled {
+    /// An object that is new or different, as it will be.
+    pub(crate) fn value(&self, object: &ObjectRef) -> Option<&Value> {
+        self.changes.get(object)?.as_ref()
+    }
+}
+
 impl Store {
     /// An empty store in an empty state directory.
     pub(crate) fn create(layout: Layout) -> Result<Self, StoreError> {

@@ -1,0 +1,375 @@
+//! What happened to pods and Deployments, in Kubernetes' words: the events of a machine.
+//!
+//! Nobody reports events: they are the differences between two looks at the objects and at what the
+//! nodes say of their pods. So a pod's life needs no code here, and an event never says more than
+//! the objects do. The list is in memory alone and bounded; what happens again is counted, not
+//! listed again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ambit_words::names::UNSCHEDULABLE;
+use serde_json::{Value, json};
+
+use crate::controller::text;
+use crate::objects::{Kind, ObjectRef, Store};
+use crate::registry::{ContainerStatus, Mirror, PodStatus};
+
+/// Events that are kept; the oldest goes first.
+const EVENTS_MAX: usize = 1000;
+/// Longest message: reasons may quote what others wrote.
+const MESSAGE_LEN_MAX: usize = 1024;
+
+/// Reasons of a pod that starts or ends as it should.
+const USUAL: [&str; 4] = ["", "starting", "waiting to be captured", "terminating"];
+
+/// The events of a machine, and what it was when it was last looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    events: VecDeque<Event>,
+    /// How many there ever were.
+    count: u64,
+    pods: BTreeMap<ObjectRef, Seen>,
+}
+
+/// Something that happened, once or again.
+#[derive(Debug)]
+struct Event {
+    about: About,
+    kind: EventKind,
+    reason: &'static str,
+    message: String,
+    /// Which event it is, and of when.
+    number: u64,
+    count: u32,
+    first: String,
+    last: String,
+}
+
+/// The object of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct About {
+    object: ObjectRef,
+    uid: String,
+}
+
+/// Whether it is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EventKind {
+    Normal,
+    Warning,
+}
+
+/// A pod as it was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    uid: String,
+    owner: Option<About>,
+    node: String,
+    why_not: String,
+    is_going: bool,
+    status: PodStatus,
+}
+
+/// What is to be said of a change.
+type Said = (About, EventKind, &'static str, String);
+
+impl Events {
+    /// Notes what has changed since the last look.
+    pub(crate) fn observe(&mut self, store: &Store, reported: &Mirror, now: &str) {
+        let pods: BTreeMap<ObjectRef, Seen> = store
+            .of_plural("pods")
+            .map(|(object, value)| (object.clone(), Seen::of(object, value, reported)))
+            .collect();
+        let mut said = Vec::new();
+        for (object, before) in &self.pods {
+            if pods.get(object).is_none_or(|now| now.uid != before.uid)
+                && let Some(owner) = &before.owner
+                && store.object(&owner.object).is_some()
+            {
+                let message = format!("Deleted pod: {}", object.name);
+                said.push((owner.clone(), EventKind::Normal, "SuccessfulDelete", message));
+            }
+        }
+        for (object, pod) in &pods {
+            let before = self.pods.get(object).filter(|before| before.uid == pod.uid);
+            if before != Some(pod) {
+                pod.differences(object, before, &mut said);
+            }
+        }
+        self.pods = pods;
+        for event in said {
+            self.note(event, now);
+        }
+    }
+
+    fn note(&mut self, (about, kind, reason, mut message): Said, now: &str) {
+        self.count += 1;
+        if message.len() > MESSAGE_LEN_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_LEN_MAX));
+            message.push_str("...");
+        }
+        let is_same =
+            |it: &Event| it.about == about && it.reason == reason && it.message == message;
+        let again = self.events.iter().position(is_same).and_then(|at| self.events.remove(at));
+        let (count, first) = match again {
+            Some(before) => (before.count.saturating_add(1), before.first),
+            None => (1, now.to_owned()),
+        };
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        let (number, last) = (self.count, now.to_owned());
+        self.events.push_back(Event { about, kind, reason, message, number, count, first, last });
+    }
+
+    /// The events as Kubernetes writes them, the latest last.
+    pub(crate) fn to_json(&self) -> Vec<Value> {
+        self.events.iter().map(Event::to_json).collect()
+    }
+}
+
+impl Event {
+    fn to_json(&self) -> Value {
+        let ObjectRef { plural, namespace, name } = &self.about.object;
+        let kind = Kind::from_plural(plural);
+        let namespace = namespace.as_deref().unwrap_or("default");
+        let kind_of = match self.kind {
+            EventKind::Normal => "Normal",
+            EventKind::Warning => "Warning",
+        };
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": format!("{name}.{:x}", self.number),
+                "namespace": namespace,
+                "creationTimestamp": self.first,
+                "resourceVersion": self.number.to_string(),
+            },
+            "involvedObject": {
+                "apiVersion": kind.map(|it| it.api_versions()[0]),
+                "kind": kind.map(Kind::name),
+                "namespace": namespace,
+                "name": name,
+                "uid": self.about.uid,
+            },
+            "type": kind_of,
+            "reason": self.reason,
+            "message": self.message,
+            "count": self.count,
+            "firstTimestamp": self.first,
+            "lastTimestamp": self.last,
+            "source": {"component": "ambit"},
+        })
+    }
+}
+
+impl Seen {
+    fn of(object: &ObjectRef, value: &Value, reported: &Mirror) -> Self {
+        let namespace = object.namespace.as_deref().unwrap_or_default();
+        let uid = text(value, "/metadata/uid");
+        let owner = value.pointer("/metadata/ownerReferences/0").and_then(|owner| {
+            let kind = Kind::all().find(|kind| owner["kind"] == kind.name())?;
+            let object = ObjectRef::new(kind, Some(namespace), owner["name"].as_str()?);
+            Some(About { object, uid: text(owner, "/uid").to_owned() })
+        });
+        let is_refused = text(value, "/status/conditions/0/status") == "False";
+        let why_not = text(value, "/status/conditions/0/message");
+        Self {
+            uid: uid.to_owned(),
+            owner,
+            node: text(value, "/spec/nodeName").to_owned(),
+            why_not: if is_refused { why_not } else { "" }.to_owned(),
+            is_going: value.pointer("/metadata/deletionTimestamp").is_some(),
+            status: reported.status(namespace, &object.name, uid).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// What happened between two looks at a pod; before the first one it was not there.
+    fn differences(&self, object: &ObjectRef, before: Option<&Self>, said: &mut Vec<Said>) {
+        let about = About { object: object.clone(), uid: self.uid.clone() };
+        let mut say = |kind, reason, message| said.push((about.clone(), kind, reason, message));
+        let nothing = Self::default();
+        let is_new = before.is_none();
+        let before = before.unwrap_or(&nothing);
+        let status = &self.status;
+        if before.node != self.node {
+            let message =
+                format!("Assigned {}/{} to {}", namespace(object), object.name, self.node);
+            say(EventKind::Normal, "Scheduled", message);
+        }
+        if !self.why_not.is_empty() && before.why_not != self.why_not {
+            say(EventKind::Warning, "FailedScheduling", self.why_not.clone());
+        }
+        let is_failure = !USUAL.contains(&status.reason.as_str())
+            && !status.reason.starts_with(UNSCHEDULABLE)
+            && status.pid == 0;
+        if is_failure && before.status.reason != status.reason {
+            say(EventKind::Warning, "Failed", status.reason.clone());
+        }
+        for container in &status.containers {
+            let was = before.status.containers.iter().find(|it| it.name == container.name);
+            of_container(container, was, &mut say);
+        }
+        if self.is_going && !before.is_going {
+            let names = status.containers.iter().filter(|it| it.running).map(|it| &it.name);
+            names.for_each(|name| {
+                say(EventKind::Normal, "Killing", format!("Stopping container {name}"));
+            });
+        }
+        if is_new && let Some(owner) = &self.owner {
+            let message = format!("Created pod: {}", object.name);
+            said.push((owner.clone(), EventKind::Normal, "SuccessfulCreate", message));
+        }
+    }
+}
+
+fn of_container(
+    now: &ContainerStatus,
+    before: Option<&ContainerStatus>,
+    say: &mut impl FnMut(EventKind, &'static str, String),
+) {
+    let nothing = ContainerStatus::default();
+    let before = before.unwrap_or(&nothing);
+    let name = &now.name;
+    // It may have ended and started again between the two looks.
+    let has_ended = now.restarts > before.restarts || before.running && !now.running;
+    match now.last_exit {
+        Some(0) if has_ended => {
+            say(EventKind::Normal, "Completed", format!("Container {name} ended well"));
+        }
+        Some(exit) if has_ended => {
+            say(EventKind::Warning, "Exited", format!("Container {name} exited with {exit}"));
+        }
+        _ => {}
+    }
+    if now.running && (!before.running || now.restarts > before.restarts) {
+        say(EventKind::Normal, "Started", format!("Started container {name}"));
+    }
+    if now.crash_looping && !before.crash_looping {
+        let message = format!("Back-off restarting failed container {name}");
+        say(EventKind::Warning, "BackOff", message);
+    }
+    // Before it is ready for the first time, it is starting.
+    if now.running && before.running && before.ready && !now.ready {
+        say(EventKind::Warning, "Unhealthy", format!("Container {name}: {}", now.reason));
+    }
+}
+
+fn namespace(object: &ObjectRef) -> &str {
+    object.namespace.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::Phase;
+
+    fn pod(name: &str) -> ObjectRef {
+        ObjectRef::new(Kind::Pod, Some("app"), name)
+    }
+
+    fn container(change: impl FnOnce(&mut ContainerStatus)) -> Seen {
+        let mut container = ContainerStatus { name: "web".to_owned(), ..Default::default() };
+        change(&mut container);
+        let status = PodStatus {
+            phase: Phase::Running,
+            pid: 7,
+            containers: vec![container],
+            ..Default::default()
+        };
+        Seen { uid: "u".to_owned(), node: "node-1".to_owned(), status, ..Seen::default() }
+    }
+
+    fn check(before: Option<&Seen>, now: &Seen, expected: &[&str]) {
+        let mut said = Vec::new();
+        now.differences(&pod("web"), before, &mut said);
+        let said: Vec<String> = said
+            .into_iter()
+            .map(|(about, kind, reason, message)| {
+                format!("{} {kind:?} {reason}: {message}", about.object.plural)
+            })
+            .collect();
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_pod_is_created_scheduled_started_and_ended() {
+        let object = ObjectRef::new(Kind::Deployment, Some("app"), "web");
+        let owner = Some(About { object, uid: "d".to_owned() });
+        let new = Seen { uid: "u".to_owned(), owner: owner.clone(), ..Seen::default() };
+        check(None, &new, &["deployments Normal SuccessfulCreate: Created pod: web"]);
+        let placed = Seen { node: "node-1".to_owned(), ..new.clone() };
+        check(Some(&new), &placed, &["pods Normal Scheduled: Assigned app/web to node-1"]);
+        let running = Seen { owner, ..container(|it| it.running = true) };
+        check(Some(&placed), &running, &["pods Normal Started: Started container web"]);
+        let going = Seen { is_going: true, ..running.clone() };
+        check(Some(&running), &going, &["pods Normal Killing: Stopping container web"]);
+        check(Some(&going), &going, &[]);
+    }
+
+    #[test]
+    fn what_goes_wrong_is_a_warning() {
+        let placed = Seen { node: "node-1".to_owned(), ..container(|_| {}) };
+        let nowhere = Seen { why_not: "no node takes it".to_owned(), ..placed.clone() };
+        check(Some(&placed), &nowhere, &["pods Warning FailedScheduling: no node takes it"]);
+        let mut failed = Seen { node: "node-1".to_owned(), ..Seen::default() };
+        failed.status.reason = "cannot write /a".to_owned();
+        check(
+            Some(&Seen { node: "node-1".to_owned(), ..Seen::default() }),
+            &failed,
+            &["pods Warning Failed: cannot write /a"],
+        );
+        let running = container(|it| it.running = true);
+        let again = container(|it| {
+            (it.running, it.restarts, it.last_exit, it.crash_looping) = (true, 1, Some(3), true);
+        });
+        check(
+            Some(&running),
+            &again,
+            &[
+                "pods Warning Exited: Container web exited with 3",
+                "pods Normal Started: Started container web",
+                "pods Warning BackOff: Back-off restarting failed container web",
+            ],
+        );
+        let ended = container(|it| it.last_exit = Some(0));
+        check(Some(&running), &ended, &["pods Normal Completed: Container web ended well"]);
+        let ready = container(|it| (it.running, it.ready) = (true, true));
+        let unhealthy = container(|it| {
+            (it.running, it.reason) = (true, "its readiness probe fails".to_owned());
+        });
+        check(Some(&running), &unhealthy, &[]);
+        check(
+            Some(&ready),
+            &unhealthy,
+            &["pods Warning Unhealthy: Container web: its readiness probe fails"],
+        );
+    }
+
+    #[test]
+    fn the_list_is_bounded_and_counts_what_happens_again() {
+        let mut events = Events::default();
+        let about = |name: &str| About { object: pod(name), uid: String::new() };
+        let mut note = |name: &str, message: &str, now: &str| {
+            events.note((about(name), EventKind::Warning, "BackOff", message.to_owned()), now);
+        };
+        note("again", "it ended", "t0");
+        for number in 0..EVENTS_MAX - 2 {
+            note("other", &number.to_string(), "t1");
+        }
+        note("again", "it ended", "t2");
+        note("other", &"é".repeat(MESSAGE_LEN_MAX), "t3");
+        note("other", "one more", "t4");
+        let all = events.to_json();
+        assert_eq!(all.len(), EVENTS_MAX);
+        assert_eq!(all[0]["message"], "1", "the oldest went");
+        let again = &all[EVENTS_MAX - 3];
+        assert_eq!(
+            [&again["count"], &again["firstTimestamp"], &again["lastTimestamp"]],
+            [&json!(2), &json!("t0"), &json!("t2")]
+        );
+        let long = all[EVENTS_MAX - 2]["message"].as_str().expect("text");
+        assert_eq!(long.len(), MESSAGE_LEN_MAX + 3);
+    }
+}
