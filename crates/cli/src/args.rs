@@ -4,6 +4,8 @@
 
 mod bench;
 mod inputs;
+mod inspect;
+mod judge;
 mod kube;
 mod objects;
 mod plan;
@@ -24,9 +26,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use inputs::{InputArgs, input};
+pub(crate) use inspect::{DescribeArgs, EventType, EventsArgs, TopArgs, TopKind, TopOrder};
+pub(crate) use judge::{AnalyzeArgs, DiffArgs};
 pub(crate) use kube::KubeArgs;
 pub(crate) use objects::{
-    GetArgs, Kind, LabelArgs, Output, RolloutArgs, RolloutCommand, ScaleArgs, ShownKind, Target,
+    GetArgs, Kind, LabelArgs, Output, OutputArgs, RolloutArgs, RolloutCommand, ScaleArgs,
+    ShownKind, Target, kind_of,
 };
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
@@ -99,11 +104,22 @@ pub(crate) enum Command {
     Uninstall(UninstallArgs),
     /// Applies manifests to a running mesh: all or none.
     Apply(ApplyArgs),
+    /// Shows what `ambit apply` would change on this machine.
+    Diff(DiffArgs),
+    /// Looks for what is wrong or has no effect: in manifests, beside the objects of a machine that
+    /// runs; or, without any, in the running mesh. Exits with 1 if a finding is an error.
+    Analyze(AnalyzeArgs),
     /// Deletes objects from a running mesh, those of manifests or by name: all or none.
     Delete(DeleteArgs),
     /// Lists pods, services, workloads, policies, gateways, routes, certificates, connections or
     /// nodes; of a machine also the objects of any kind.
     Get(GetArgs),
+    /// Shows everything about objects on this machine, with what happened to them.
+    Describe(DescribeArgs),
+    /// Lists what happened to pods and Deployments on this machine.
+    Events(EventsArgs),
+    /// Shows the processor time and the memory that pods or nodes of this machine use.
+    Top(TopArgs),
     /// Sets or removes labels of an object on this machine.
     Label(LabelArgs),
     /// Sets or removes annotations of an object on this machine.
@@ -137,8 +153,12 @@ pub(crate) enum Command {
     /// Asks a part of the mesh in this container or on this host whether it is ready. The kubelet's
     /// probes run this.
     Probe(ProbeArgs),
-    /// Prints the completions for a shell. For bash: `source <(ambit completions bash)`.
+    /// Prints the completions for a shell. For bash: `source <(ambit completions bash)`, which also
+    /// completes kinds, namespaces and names of the machine that runs.
     Completions(CompletionsArgs),
+    /// Prints the kinds and names that the last of the words of a command line may become.
+    #[command(hide = true)]
+    CompleteNames(CompleteNamesArgs),
     /// Writes a manual page for each command.
     #[command(hide = true)]
     Man(ManArgs),
@@ -160,8 +180,13 @@ impl Command {
             Self::Acme(args) => Some(&mut args.state),
             Self::Down(args) => Some(args),
             Self::Apply(args) => Some(&mut args.manifests.state),
+            Self::Diff(args) => Some(&mut args.state),
+            Self::Analyze(args) => Some(&mut args.state),
             Self::Delete(args) => Some(&mut args.manifests.state),
             Self::Get(args) => Some(&mut args.state),
+            Self::Describe(args) => Some(&mut args.state),
+            Self::Events(args) => Some(&mut args.state),
+            Self::Top(args) => Some(&mut args.state),
             Self::Label(args) | Self::Annotate(args) => Some(&mut args.state),
             Self::Scale(args) => Some(&mut args.state),
             Self::Rollout(args) => Some(args.command.state()),
@@ -171,6 +196,7 @@ impl Command {
             Self::Why(args) => Some(&mut args.state),
             Self::Routes(args) => Some(&mut args.state),
             Self::Waypoint(args) => args.command.as_mut().map(WaypointCommand::state),
+            Self::CompleteNames(args) => Some(&mut args.state),
             // These have machines of their own, or need none; a role has its own flags.
             Self::Demo(_) | Self::Plan(_) | Self::Load(_) | Self::Bench(_) => None,
             Self::Check(_) | Self::Uninstall(_) | Self::Probe(_) => None,
@@ -183,6 +209,7 @@ impl Command {
     fn kube(&self) -> Option<&KubeArgs> {
         match self {
             Self::Apply(args) => Some(&args.manifests.kube),
+            Self::Analyze(args) => Some(&args.kube),
             Self::Delete(args) => Some(&args.manifests.kube),
             Self::Get(args) => Some(&args.kube),
             Self::Exec(args) => Some(&args.kube),
@@ -513,9 +540,8 @@ pub(crate) struct RoutesArgs {
     /// The service, NAMESPACE/NAME, or NAMESPACE/HOSTNAME of a ServiceEntry; or a Gateway.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) service: String,
-    /// The format of the output.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) state: StateArgs,
     #[command(flatten)]
@@ -528,6 +554,16 @@ pub(crate) struct CompletionsArgs {
     /// Which shell.
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// Arguments of `complete-names`.
+#[derive(Debug, Args)]
+pub(crate) struct CompleteNamesArgs {
+    /// The words behind the program's name, up to the one that is completed.
+    #[arg(last = true)]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
 }
 
 /// Arguments of `man`.

@@ -1,10 +1,14 @@
 //! What each command does: it calls the crate that knows, and prints the result.
 
 mod acme;
+mod analyze;
 mod ask;
 mod bench;
 mod change;
 mod check;
+mod complete;
+mod describe;
+mod diff;
 mod documents;
 mod findings;
 mod get;
@@ -16,6 +20,8 @@ mod probe;
 mod registries;
 mod settle;
 mod status;
+mod stored;
+mod top;
 mod uninstall;
 mod up;
 mod waypoint;
@@ -29,6 +35,7 @@ use ambit_model::printable::{printable_json, printable_lines};
 use anyhow::{Context, Result};
 
 use crate::args::{Command, StateArgs};
+use crate::colour;
 
 /// Runs one command of the user.
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
@@ -41,7 +48,12 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Acme(args) => acme::acme(&args).await,
             Command::Apply(args) => change::apply(args).await,
             Command::Delete(args) => change::delete(args).await,
+            Command::Diff(args) => diff::diff(args).await,
+            Command::Analyze(args) => analyze::analyze(args).await,
             Command::Get(args) => get::get(args).await,
+            Command::Describe(args) => describe::describe(args).await,
+            Command::Events(args) => get::events(args).await,
+            Command::Top(args) => top::top(&args).await,
             Command::Label(args) => objects::set(args, objects::Metadata::Labels).await,
             Command::Annotate(args) => objects::set(args, objects::Metadata::Annotations).await,
             Command::Scale(args) => objects::scale(args).await,
@@ -55,6 +67,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Uninstall(args) => uninstall::uninstall(args).await,
             Command::Plan(args) => plan::plan(&args).await,
             Command::Completions(args) => documents::completions(&args),
+            Command::CompleteNames(args) => complete::names(&args).await,
             Command::Man(args) => documents::man(&args),
             Command::Probe(args) => probe::probe(&args).await,
             Command::Bench(args) => bench::bench(*args).await,
@@ -82,6 +95,12 @@ fn print(text: &str) -> Result<()> {
 /// Prints lines for a person. They hold names that others chose, which command no terminal.
 fn print_text(text: &str) -> Result<()> {
     print(&printable_lines(text))
+}
+
+/// The same, coloured for a person who wants that.
+fn print_coloured(text: &str, paint: fn(&str) -> String) -> Result<()> {
+    let text = printable_lines(text);
+    if colour::is_wanted() { print(&paint(&text)) } else { print(&text) }
 }
 
 /// Prints a result as JSON.

@@ -4,7 +4,9 @@
 //! process with threads cannot. Nothing here decides anything about traffic.
 
 mod args;
+mod colour;
 mod commands;
+mod jsonpath;
 mod table;
 
 use std::ffi::{OsStr, OsString};

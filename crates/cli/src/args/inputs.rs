@@ -30,6 +30,11 @@ pub(super) fn needed() -> ArgGroup {
     ArgGroup::new("manifests").args(INPUTS).multiple(true).required(true)
 }
 
+/// For a command that takes them, but not beside a cluster.
+pub(super) fn of_no_cluster() -> ArgGroup {
+    ArgGroup::new("manifests").args(INPUTS).multiple(true).conflicts_with("cluster")
+}
+
 impl InputArgs {
     /// The same, as the manifests' reader takes it.
     pub(crate) fn inputs(&self) -> Vec<Input> {

@@ -7,6 +7,7 @@ use ambit_words::durations::{DurationError, parse_duration};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{KubeArgs, StateArgs};
+use crate::jsonpath::{CustomColumn, Template, TemplateError};
 
 /// Short names of kinds, as kubectl has them.
 const SHORT: [(&str, StoredKind); 11] = [
@@ -22,6 +23,9 @@ const SHORT: [(&str, StoredKind); 11] = [
     ("se", StoredKind::ServiceEntry),
     ("gtw", StoredKind::Gateway),
 ];
+
+/// What events are called.
+const EVENTS: [&str; 3] = ["events", "event", "ev"];
 
 /// What `ambit get` is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub(crate) enum ShownKind {
     Listed(Kind),
     /// The machine keeps its objects.
     Stored(StoredKind),
+    /// What happened on the machine.
+    Events,
 }
 
 impl Shown {
@@ -48,6 +54,8 @@ impl Shown {
             _ => (text, None),
         };
         let listed = <Kind as ValueEnum>::from_str(kind, true).ok().map(ShownKind::Listed);
+        let is_events = EVENTS.iter().any(|it| it.eq_ignore_ascii_case(kind));
+        let listed = listed.or(is_events.then_some(ShownKind::Events));
         let kind = listed.or_else(|| stored_kind(kind).map(ShownKind::Stored));
         kind.map(|kind| Self { kind, name }).ok_or_else(unknown_kind)
     }
@@ -61,11 +69,16 @@ fn stored_kind(word: &str) -> Option<StoredKind> {
     StoredKind::from_plural(&word).or_else(|| StoredKind::all().find(is_meant)).or(short)
 }
 
+/// The same, or an error that names all kinds.
+pub(crate) fn kind_of(word: &str) -> Result<StoredKind, String> {
+    stored_kind(word).ok_or_else(|| format!("{word}: {}", unknown_kind()))
+}
+
 fn unknown_kind() -> String {
     let listed = Kind::value_variants().iter().filter_map(|it| it.to_possible_value());
     let listed = listed.map(|it| it.get_name().to_owned());
-    let mut all: Vec<String> =
-        listed.chain(StoredKind::all().map(|it| it.plural().to_owned())).collect();
+    let stored = StoredKind::all().map(|it| it.plural().to_owned());
+    let mut all: Vec<String> = listed.chain(stored).chain([EVENTS[0].to_owned()]).collect();
     all.sort();
     all.dedup();
     format!("there is no such kind; there are {}", all.join(", "))
@@ -89,7 +102,7 @@ impl Target {
             (None, [name, rest @ ..]) => (first.as_str(), name.as_str(), rest),
             (None, []) => return Err(format!("{first}: name the object too: {first}/NAME")),
         };
-        let kind = stored_kind(kind).ok_or_else(|| format!("{kind}: {}", unknown_kind()))?;
+        let kind = kind_of(kind)?;
         if name.is_empty() {
             return Err(format!("{first}: the name is missing"));
         }
@@ -221,9 +234,8 @@ pub(crate) struct GetArgs {
     /// Goes on until Ctrl-C, and prints what is new or has changed.
     #[arg(short, long)]
     pub(crate) watch: bool,
-    /// The format of the output.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) state: StateArgs,
     #[command(flatten)]
@@ -271,7 +283,7 @@ pub(crate) enum Kind {
 }
 
 /// How `ambit get` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Output {
     /// The most important columns.
     Table,
@@ -283,6 +295,56 @@ pub(crate) enum Output {
     Json,
     /// YAML.
     Yaml,
+    /// The text of a template.
+    Template(Template),
+    /// Columns that the user has chosen.
+    Columns(Vec<CustomColumn>),
+}
+
+/// The argument that chooses it.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        value_parser = Output::parse,
+        help = OUTPUT_HELP
+    )]
+    pub(crate) output: Output,
+}
+
+/// The help for it.
+const OUTPUT_HELP: &str = "The format of the output: table, wide, name, json, yaml, \
+    jsonpath=TEMPLATE, jsonpath-file=FILE or custom-columns=TITLE:PATH,...; with the last three, \
+    objects of a machine are as Kubernetes has them";
+
+impl Output {
+    fn parse(text: &str) -> Result<Self, String> {
+        let template = |text: &str| match text.parse() {
+            Ok(template) => Ok(Self::Template(template)),
+            Err(error) => Err(TemplateError::to_string(&error)),
+        };
+        match (text, text.split_once('=').filter(|(_, value)| !value.is_empty())) {
+            ("table", _) => Ok(Self::Table),
+            ("wide", _) => Ok(Self::Wide),
+            ("name", _) => Ok(Self::Name),
+            ("json", _) => Ok(Self::Json),
+            ("yaml", _) => Ok(Self::Yaml),
+            (_, Some(("jsonpath", text))) => template(text),
+            (_, Some(("jsonpath-file", path))) => {
+                template(&std::fs::read_to_string(path).map_err(|error| error.to_string())?)
+            }
+            (_, Some(("custom-columns", text))) => match CustomColumn::all(text) {
+                Ok(columns) => Ok(Self::Columns(columns)),
+                Err(error) => Err(error.to_string()),
+            },
+            _ => Err("there are table, wide, name, json, yaml, jsonpath=TEMPLATE, \
+                      jsonpath-file=FILE and custom-columns=TITLE:PATH,..."
+                .to_owned()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -300,9 +362,28 @@ mod tests {
         check("Pod/web", Some((ShownKind::Listed(Kind::Pods), Some("web"))));
         check("deploy", Some((ShownKind::Stored(StoredKind::Deployment), None)));
         check("ConfigMaps", Some((ShownKind::Stored(StoredKind::ConfigMap), None)));
+        check("events", Some((ShownKind::Events, None)));
         check("cm/a", Some((ShownKind::Stored(StoredKind::ConfigMap), Some("a"))));
         check("nonsense", None);
         check("", None);
+    }
+
+    #[test]
+    fn the_format_is_named_as_for_kubectl() {
+        let check = |text: &str, is_fine: bool| {
+            let read = Output::parse(text);
+            assert_eq!(read.is_ok(), is_fine, "{text}: {read:?}");
+        };
+        check("wide", true);
+        check("wide=", false);
+        check("jsonpath={.items[*].metadata.name}", true);
+        check("jsonpath={.items", false);
+        check("jsonpath=", false);
+        check("custom-columns=NAME:.metadata.name", true);
+        check("custom-columns=NAME", false);
+        check("jsonpath-file=/nowhere", false);
+        check("table=a", false);
+        check("go-template={{.}}", false);
     }
 
     #[test]

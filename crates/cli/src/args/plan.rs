@@ -7,7 +7,7 @@ use ambit_plan::{
 };
 use clap::{ArgGroup, Args};
 
-use super::inputs::INPUTS;
+use super::inputs::{self, INPUTS};
 use super::kube::CLUSTER;
 use super::{InputArgs, KubeArgs, Report};
 
@@ -37,7 +37,7 @@ const USAGE: &str = "ambit plan [OPTIONS] <PATH...|-f PATH|-k DIR|--pods N|--pub
 
 /// `ambit plan`.
 #[derive(Debug, Args)]
-#[command(group(manifests()), group(application()), override_usage = USAGE)]
+#[command(group(inputs::of_no_cluster()), group(application()), override_usage = USAGE)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
@@ -76,11 +76,6 @@ pub(crate) struct PlanArgs {
     /// How to show it.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,
-}
-
-/// Manifests, which are not those of a cluster.
-fn manifests() -> ArgGroup {
-    ArgGroup::new("manifests").args(INPUTS).multiple(true).conflicts_with("cluster")
 }
 
 /// What is planned for: one of these must be named.

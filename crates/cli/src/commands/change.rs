@@ -64,7 +64,7 @@ pub(super) fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
 }
 
 /// The objects of a running machine that manifests can refer to.
-async fn existing(client: &Client) -> Result<Vec<Typed>> {
+pub(super) async fn existing(client: &Client) -> Result<Vec<Typed>> {
     let mut existing = Vec::new();
     let running = client.pods().await?;
     for kind in ambit_manifest::Kind::all() {

@@ -5,13 +5,18 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 
+use super::complete;
 use crate::args::{Cli, CompletionsArgs, ManArgs};
 
 /// Prints the completions of a shell.
 pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "ambit", &mut text);
-    super::print(&String::from_utf8(text).context("completions are text")?)?;
+    let mut text = String::from_utf8(text).context("completions are text")?;
+    if args.shell == clap_complete::Shell::Bash {
+        text.push_str(complete::BASH);
+    }
+    super::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,6 +4,7 @@
 //! get their node. Kinds that control does not list are shown as a machine keeps them.
 
 mod columns;
+mod events;
 
 use std::collections::HashSet;
 use std::process::ExitCode;
@@ -22,34 +23,39 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use self::columns::{Column, Row};
+pub(super) use self::events::events;
 use super::mesh::{self, Answers, Mesh};
 use super::status::escape;
+use super::stored;
 use crate::args::{GetArgs, Kind, Output, RoutesArgs, ShownKind};
-use crate::table;
+use crate::{colour, table};
 
 /// How often a list is asked for again.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Prints a list, and goes on if it is watched.
+/// Prints what is asked for.
 pub(super) async fn get(args: GetArgs) -> Result<ExitCode> {
-    if args.watch && matches!(args.output, Output::Json | Output::Yaml) {
+    let output = args.output.output;
+    let mesh = mesh::find(&args.state, &args.kube).await?;
+    let mut printer = Printer::new(&mesh, args.shown.kind, output);
+    printer.namespace = args.namespace.as_deref();
+    printer.names = args.shown.name.into_iter().chain(args.names).collect();
+    show_or_watch(printer, args.watch).await
+}
+
+/// Prints a list, and goes on if it is watched.
+async fn show_or_watch(mut printer: Printer<'_>, is_watched: bool) -> Result<ExitCode> {
+    let is_lines = matches!(printer.output, Output::Table | Output::Wide | Output::Name);
+    if is_watched && !is_lines {
         bail!("--watch prints lines; use it without -o, or with -o wide or -o name");
     }
-    let mesh = mesh::find(&args.state, &args.kube).await?;
-    let names = args.shown.name.iter().chain(&args.names).cloned().collect();
-    let mut printer = Printer {
-        mesh: &mesh,
-        namespace: args.namespace.as_deref(),
-        names,
-        kind: args.shown.kind,
-        output: args.output,
-        told: args.watch.then(HashSet::new),
-    };
+    printer.told = is_watched.then(HashSet::new);
     loop {
         list(&mut printer).await?;
-        if !args.watch {
+        if !is_watched {
             return Ok(ExitCode::SUCCESS);
         }
         tokio::time::sleep(WATCH_INTERVAL).await;
@@ -60,7 +66,11 @@ async fn list(printer: &mut Printer<'_>) -> Result<()> {
     let (mesh, namespace) = (printer.mesh, printer.namespace);
     let kind = match printer.kind {
         ShownKind::Stored(kind) => return stored(printer, kind).await,
-        ShownKind::Listed(kind) => kind,
+        ShownKind::Events => return events::list(printer).await,
+        ShownKind::Listed(kind) => match printer.kubernetes_kind(kind) {
+            Some(kind) => return stored(printer, kind).await,
+            None => kind,
+        },
     };
     if let Mesh::Machine(layout) = mesh
         && !Record::read(layout)?.mesh
@@ -106,13 +116,13 @@ async fn stored(printer: &mut Printer<'_>, kind: StoredKind) -> Result<()> {
     let Mesh::Machine(layout) = printer.mesh else {
         bail!("in a cluster this is kubectl's job: `kubectl get {}`", kind.plural());
     };
-    let objects = Client::new(layout.clone()).objects(kind.plural()).await?;
-    let is_wanted = |it: &serde_json::Value| {
+    let objects = stored::objects(&Client::new(layout.clone()), kind).await?;
+    let is_wanted = |it: &Value| {
         let namespace = &it["metadata"]["namespace"];
         !kind.is_namespaced() || printer.namespace.is_none_or(|wanted| namespace == wanted)
     };
-    let objects = objects.into_iter().filter(is_wanted).map(Object).collect();
-    printer.show(Objects { items: objects }).await
+    let items: Vec<Object> = objects.into_iter().filter(is_wanted).map(Object).collect();
+    printer.show(Objects::new(items, printer.names.len() == 1)).await
 }
 
 /// Prints the routes of a service, in order of precedence.
@@ -120,14 +130,8 @@ pub(super) async fn routes(args: RoutesArgs) -> Result<ExitCode> {
     let mesh = mesh::find(&args.state, &args.kube).await?;
     let target = format!("{}?service={}", control::ROUTE_TABLE, escape(&args.service));
     let list: List<admin::RouteLine> = mesh.control(&target).await?;
-    let mut printer = Printer {
-        mesh: &mesh,
-        namespace: None,
-        names: Vec::new(),
-        kind: ShownKind::Listed(Kind::Routes),
-        output: args.output,
-        told: None,
-    };
+    let kind = ShownKind::Listed(Kind::Routes);
+    let mut printer = Printer::new(&mesh, kind, args.output.output);
     printer.show(list).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -147,6 +151,11 @@ trait Shown: Serialize {
     type Item: Row;
 
     fn items(&mut self) -> &mut Vec<Self::Item>;
+
+    /// The object that is shown instead of a list, as kubectl shows one that is named.
+    fn alone(&self) -> Option<Value> {
+        None
+    }
 }
 
 impl<T: Row> Shown for List<T> {
@@ -159,20 +168,37 @@ impl<T: Row> Shown for List<T> {
 
 /// Objects as the machine keeps them.
 #[derive(Debug, Serialize)]
-struct Objects {
-    items: Vec<Object>,
+#[serde(rename_all = "camelCase")]
+struct Objects<T> {
+    api_version: &'static str,
+    kind: &'static str,
+    items: Vec<T>,
+    /// A single one was named.
+    #[serde(skip)]
+    is_alone: bool,
+}
+
+impl<T> Objects<T> {
+    fn new(items: Vec<T>, is_alone: bool) -> Self {
+        Self { api_version: "v1", kind: "List", items, is_alone }
+    }
 }
 
 /// One of them.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-struct Object(serde_json::Value);
+struct Object(Value);
 
-impl Shown for Objects {
-    type Item = Object;
+impl<T: Row> Shown for Objects<T> {
+    type Item = T;
 
-    fn items(&mut self) -> &mut Vec<Object> {
+    fn items(&mut self) -> &mut Vec<T> {
         &mut self.items
+    }
+
+    fn alone(&self) -> Option<Value> {
+        let first = self.items.first().filter(|_| self.is_alone)?;
+        serde_json::to_value(first).ok()
     }
 }
 
@@ -195,21 +221,40 @@ struct Printer<'a> {
     names: Vec<String>,
     kind: ShownKind,
     output: Output,
+    /// Which events.
+    events: events::Filter,
     /// If the list is watched: the lines that were printed the last time.
     told: Option<HashSet<Vec<String>>>,
 }
 
-impl Printer<'_> {
+impl<'a> Printer<'a> {
+    /// Shows everything of a kind.
+    fn new(mesh: &'a Mesh, kind: ShownKind, output: Output) -> Self {
+        let (names, events) = (Vec::new(), events::Filter::default());
+        Self { mesh, namespace: None, names, kind, output, events, told: None }
+    }
+
     async fn show<L: Shown>(&mut self, mut list: L) -> Result<()> {
         self.keep_named(list.items())?;
         let is_empty = list.items().is_empty();
         if is_empty && self.told.is_none() {
             eprintln!("{}", nothing_found(self.mesh, self.namespace).await);
         }
-        match self.output {
-            Output::Json => super::print_json(&list),
-            Output::Yaml => {
-                super::print_text(&serde_saphyr::to_string(&serde_json::to_value(&list)?)?)
+        let value = |list: &L| list.alone().map_or_else(|| serde_json::to_value(list), Ok);
+        match &self.output {
+            Output::Json => match list.alone() {
+                Some(value) => super::print_json(&value),
+                None => super::print_json(&list),
+            },
+            Output::Yaml => super::print_text(&serde_saphyr::to_string(&value(&list)?)?),
+            Output::Template(template) => super::print_text(&template.print(&value(&list)?)),
+            Output::Columns(columns) => {
+                let header: Vec<&str> = columns.iter().map(|it| it.title.as_str()).collect();
+                let items = list.items().iter().map(serde_json::to_value);
+                let items: Vec<Value> = items.collect::<Result<_, _>>()?;
+                let row = |item: &Value| columns.iter().map(|it| it.cell(item)).collect();
+                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+                super::print_text(&table::format(&header, &rows))
             }
             Output::Table | Output::Wide | Output::Name if is_empty => Ok(()),
             Output::Name => {
@@ -228,13 +273,33 @@ impl Printer<'_> {
         }
     }
 
+    /// The kind of Kubernetes that a template reads instead of Ambit's list: who writes one knows
+    /// the fields from there.
+    fn kubernetes_kind(&self, kind: Kind) -> Option<StoredKind> {
+        let is_template = matches!(self.output, Output::Template(_) | Output::Columns(_));
+        if !is_template || !matches!(self.mesh, Mesh::Machine(_)) {
+            return None;
+        }
+        match kind {
+            Kind::Pods => Some(StoredKind::Pod),
+            Kind::Services => Some(StoredKind::Service),
+            Kind::Gateways => Some(StoredKind::Gateway),
+            Kind::Telemetries => Some(StoredKind::Telemetry),
+            Kind::TrafficPolicies => Some(StoredKind::TrafficPolicy),
+            Kind::Nodes => Some(StoredKind::Node),
+            Kind::Workloads | Kind::Policies | Kind::Routes => None,
+            Kind::Certificates | Kind::Connections => None,
+        }
+    }
+
     /// Prints lines; of a list that is watched those that are new.
     fn print_lines(&mut self, header: Option<&[&str]>, rows: Vec<Vec<String>>) -> Result<()> {
         let Some(told) = &mut self.told else {
-            return super::print_text(&match header {
+            let text = match header {
                 Some(header) => table::format(header, &rows),
                 None => joined(&rows),
-            });
+            };
+            return super::print_coloured(&text, colour::states);
         };
         let new: Vec<Vec<String>> =
             rows.iter().filter(|row| !told.contains(*row)).cloned().collect();
@@ -243,7 +308,7 @@ impl Printer<'_> {
         if new.is_empty() {
             return Ok(());
         }
-        super::print_text(&match header {
+        let text = match header {
             Some(header) if is_first => table::format(header, &new),
             // As wide as its own cells: who watches reads line by line.
             Some(header) => {
@@ -251,7 +316,8 @@ impl Printer<'_> {
                 text.split_once('\n').map_or(String::new(), |(_, rows)| rows.to_owned())
             }
             None => joined(&new),
-        })
+        };
+        super::print_coloured(&text, colour::states)
     }
 
     /// Leaves out what is not named, and fails if a name is not there.
@@ -284,6 +350,7 @@ impl Printer<'_> {
     fn plural(&self) -> String {
         match self.kind {
             ShownKind::Stored(kind) => kind.plural().to_owned(),
+            ShownKind::Events => "events".to_owned(),
             ShownKind::Listed(kind) => {
                 kind.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned())
             }

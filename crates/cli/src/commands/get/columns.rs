@@ -27,11 +27,11 @@ pub(super) trait Row: Serialize + Sized {
     fn columns() -> Vec<Column<Self>>;
 }
 
-fn narrow<T>(title: &'static str, cell: fn(&T) -> String) -> Column<T> {
+pub(super) fn narrow<T>(title: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { title, is_wide: false, cell }
 }
 
-fn wide<T>(title: &'static str, cell: fn(&T) -> String) -> Column<T> {
+pub(super) fn wide<T>(title: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { title, is_wide: true, cell }
 }
 
@@ -69,7 +69,7 @@ impl Row for Object {
     }
 }
 
-fn text_of(value: &serde_json::Value, pointer: &str) -> String {
+pub(super) fn text_of(value: &serde_json::Value, pointer: &str) -> String {
     value.pointer(pointer).and_then(|it| it.as_str()).unwrap_or_default().to_owned()
 }
 

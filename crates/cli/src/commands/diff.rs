@@ -1,0 +1,138 @@
+//! `ambit diff`: what `ambit apply` would change, with kubectl's exit codes.
+
+use std::process::ExitCode;
+
+use ambit_machine::{Client, Difference, Record};
+use anyhow::Result;
+use serde_json::{Value, json};
+use similar::TextDiff;
+
+use super::change;
+use crate::args::DiffArgs;
+use crate::colour;
+
+/// Exits with this where something would change.
+const DIFFERENT: u8 = 1;
+/// Exits with this where that cannot be said.
+const TROUBLE: u8 = 2;
+/// Lines around a change.
+const AROUND: usize = 3;
+/// Fields of metadata that the machine sets.
+const OF_MACHINE: [&str; 4] = ["resourceVersion", "generation", "uid", "creationTimestamp"];
+
+/// Prints the differences.
+pub(super) async fn diff(args: DiffArgs) -> Result<ExitCode> {
+    match differences(args).await {
+        Ok(text) if text.is_empty() => Ok(ExitCode::SUCCESS),
+        Ok(text) => {
+            super::print_coloured(&text, colour::difference)?;
+            Ok(ExitCode::from(DIFFERENT))
+        }
+        Err(error) => {
+            eprintln!("ambit: {error:#}");
+            Ok(ExitCode::from(TROUBLE))
+        }
+    }
+}
+
+async fn differences(args: DiffArgs) -> Result<String> {
+    let images = args.images.map()?;
+    let manifests = change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
+    let client = Client::new(super::layout(&args.state));
+    let existing = change::existing(&client).await?;
+    let known = Record::read(client.layout())?.images.extended(images.clone());
+    change::check(&manifests, &existing, &known)?;
+    let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    let differences = client.differences(objects, images).await?;
+    differences.iter().map(text).collect()
+}
+
+/// A difference in the form of `diff -u`; empty where a person would see none.
+fn text(difference: &Difference) -> Result<String> {
+    let Difference { object, before, after } = difference;
+    let (mut before, mut after) = (before.clone().map(shown), shown(after.clone()));
+    if object.plural == "secrets" {
+        mask(before.as_mut(), &mut after);
+    }
+    let before = before.map_or(Ok(String::new()), |it| serde_saphyr::to_string(&it))?;
+    let after = serde_saphyr::to_string(&after)?;
+    let name = object.to_string();
+    let diff = TextDiff::from_lines(&before, &after);
+    let mut diff = diff.unified_diff();
+    diff.context_radius(AROUND).header(&format!("live {name}"), &format!("applied {name}"));
+    Ok(diff.to_string())
+}
+
+/// An object without what the machine writes into it.
+fn shown(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        OF_MACHINE.iter().for_each(|field| drop(metadata.remove(*field)));
+    }
+    object
+}
+
+/// Hides the values of a Secret, but not which of them change.
+fn mask(mut before: Option<&mut Value>, after: &mut Value) {
+    for field in ["data", "stringData"] {
+        let Some(new) = after.get_mut(field).and_then(Value::as_object_mut) else { continue };
+        let mut old = before.as_mut().and_then(|it| it.get_mut(field)?.as_object_mut());
+        for (key, value) in new {
+            let was = old.as_mut().and_then(|it| it.get_mut(key));
+            let is_changed = was.as_ref().is_some_and(|was| **was != *value);
+            *value = json!(if is_changed { "*** (after)" } else { "***" });
+            if let Some(was) = was {
+                *was = json!(if is_changed { "*** (before)" } else { "***" });
+            }
+        }
+        for value in old.into_iter().flat_map(|it| it.values_mut()) {
+            if value.as_str().is_none_or(|it| !it.starts_with("***")) {
+                *value = json!("***");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_machine::objects::ObjectRef;
+    use ambit_manifest::Kind;
+
+    use super::*;
+
+    fn check(kind: Kind, before: Option<Value>, after: Value, expected: &str) {
+        let object = ObjectRef::new(kind, Some("app"), "web");
+        let difference = Difference { object, before, after };
+        assert_eq!(text(&difference).expect("text"), expected);
+    }
+
+    #[test]
+    fn what_changes_is_shown_and_the_machines_own_is_not() {
+        let web = |replicas: u64, version: &str| {
+            json!({
+                "metadata": {"name": "web", "resourceVersion": version},
+                "spec": {"replicas": replicas}, "status": {"replicas": 1},
+            })
+        };
+        check(Kind::Deployment, Some(web(1, "1")), web(1, "2"), "");
+        let expected = "--- live Deployment app/web\n+++ applied Deployment app/web\n\
+                        @@ -1,4 +1,4 @@\n metadata:\n   name: web\n spec:\n-  replicas: 1\n\
+                        +  replicas: 2\n";
+        check(Kind::Deployment, Some(web(1, "1")), web(2, "2"), expected);
+        let expected = "--- live Deployment app/web\n+++ applied Deployment app/web\n\
+                        @@ -0,0 +1,4 @@\n+metadata:\n+  name: web\n+spec:\n+  replicas: 2\n";
+        check(Kind::Deployment, None, web(2, "2"), expected);
+    }
+
+    #[test]
+    fn a_secret_stays_one() {
+        let before = json!({"data": {"a": "c2FtZQ==", "b": "b2xk", "c": "Z29uZQ=="}});
+        let after = json!({"data": {"a": "c2FtZQ==", "b": "bmV3", "d": "YWRkZWQ="}});
+        let expected = "--- live Secret app/web\n+++ applied Secret app/web\n@@ -1,4 +1,4 @@\n \
+                        data:\n   a: \"***\"\n-  b: \"*** (before)\"\n-  c: \"***\"\n\
+                        +  b: \"*** (after)\"\n+  d: \"***\"\n";
+        check(Kind::Secret, Some(before), after, expected);
+    }
+}
