@@ -1,0 +1,226 @@
+//! The habits of kubectl's users: what `get`, `label`, `annotate`, `scale`, `rollout`, `exec`,
+//! `logs` and `delete` say, and what then is so on the machine.
+
+use std::io::{BufRead, BufReader};
+use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+
+/// Two pods that say three lines each, and one that stays when they go.
+const SHOP: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop, namespace: app, labels: {tier: front}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: shop}}
+  template:
+    metadata: {labels: {app: shop}}
+    spec:
+      containers:
+      - name: main
+        image: ambit/sample:1
+        command: [sh, -c, 'for each in one two three; do echo line $each; done; sleep infinity']
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: talker, namespace: app}
+spec:
+  containers:
+  - {name: main, image: ambit/sample:1, command: [sh, -c, 'echo begin; echo end; sleep infinity']}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, namespace: app}
+data: {colour: blue}
+";
+/// How long the pods of a Deployment may take to be others.
+const ROLLED_OUT: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_kubectls_users_type_does_what_they_expect() {
+    let machine = Machine::up("habits", Mesh::On, &[]);
+    machine.apply(SHOP);
+    gets(&machine);
+    labels_are_set_and_have_their_effect(&machine);
+    annotations_are_set(&machine);
+    scales_and_is_watched(&machine);
+    rolls_out(&machine);
+    execs(&machine);
+    logs(&machine);
+    deletes(&machine);
+    let footprint = machine.footprint();
+    machine.run(&["down"]);
+    let said = machine.ambit(&["logs", "-n", "app", "talker", "--tail", "1"]);
+    assert_eq!(said.out, "end\n", "the logs of the last machine stay: {}", said.err);
+    assert!(said.err.contains("no machine is running here"), "{}", said.err);
+    machine.was_taken_down(&footprint);
+}
+
+/// Runs a command that is written as in a shell, without quotes.
+fn run(machine: &Machine, words: &str) -> String {
+    machine.run(&words.split(' ').collect::<Vec<_>>())
+}
+
+/// The error of a command that must fail.
+fn refused(machine: &Machine, words: &str) -> String {
+    let said = machine.ambit(&words.split(' ').collect::<Vec<_>>());
+    assert!(!said.status.success(), "ambit {words}: {}", said.out);
+    said.err
+}
+
+fn object(machine: &Machine, words: &str) -> Value {
+    let text = run(machine, &format!("get {words} -o json"));
+    serde_json::from_str(&text).expect("it prints JSON")
+}
+
+/// The names of the Deployment's pods that serve.
+fn serving(machine: &Machine) -> Vec<String> {
+    let pods = machine.pods().into_iter();
+    pods.filter(|it| it.owner == "shop" && it.ready && !it.terminating).map(|it| it.name).collect()
+}
+
+fn gets(machine: &Machine) {
+    assert_eq!(run(machine, "get deploy -n app -o name"), "deployments/shop\n");
+    assert_eq!(run(machine, "get cm settings -n app -o name"), "configmaps/settings\n");
+    assert_eq!(object(machine, "Deployment/shop -n app")["spec"]["replicas"], 2);
+    assert_eq!(object(machine, "cm/settings")["data"]["colour"], "blue");
+    let yaml = run(machine, "get configmap settings -o yaml");
+    assert!(yaml.contains("colour: blue"), "{yaml}");
+    let all = run(machine, "get po -A");
+    assert!(all.contains("talker") && all.contains("stranger"), "{all}");
+    let wide = run(machine, "get deployments -o wide");
+    assert!(wide.contains("LABELS") && wide.contains("tier=front"), "{wide}");
+    let none = refused(machine, "get cm/other -n app");
+    assert!(none.contains("no configmaps named other in namespace app"), "{none}");
+    let unknown = refused(machine, "get gizmos");
+    assert!(unknown.contains("no such kind") && unknown.contains("deployments"), "{unknown}");
+}
+
+fn labels_are_set_and_have_their_effect(machine: &Machine) {
+    let label = || object(machine, "ns/app")["metadata"]["labels"]["tier"].clone();
+    run(machine, "label ns/app tier=one");
+    assert_eq!(label(), "one");
+    let said = refused(machine, "label ns app tier=two");
+    assert!(said.contains("--overwrite"), "{said}");
+    assert_eq!(label(), "one");
+    run(machine, "label ns app tier=two --overwrite");
+    assert_eq!(label(), "two");
+    run(machine, "label ns/app tier-");
+    assert_eq!(label(), Value::Null);
+    let said = refused(machine, "label ns/nope tier=one");
+    assert!(said.contains("Namespace nope does not exist"), "{said}");
+
+    let is_captured = || machine.pods().iter().any(|it| it.name == "stranger" && it.captured);
+    assert!(!is_captured());
+    run(machine, "label namespace/outside istio.io/dataplane-mode=ambient");
+    machine.wait("the namespace's pod is in the mesh", SETTLE_TIMEOUT, is_captured);
+    run(machine, "label namespace/outside istio.io/dataplane-mode-");
+    machine.wait("it is out of the mesh", SETTLE_TIMEOUT, || !is_captured());
+}
+
+fn annotations_are_set(machine: &Machine) {
+    let note = || object(machine, "deploy/shop")["metadata"]["annotations"]["note"].clone();
+    run(machine, "annotate -n app deploy/shop note=here");
+    assert_eq!(note(), "here");
+    run(machine, "annotate -n app deploy shop note-");
+    assert_eq!(note(), Value::Null);
+}
+
+fn scales_and_is_watched(machine: &Machine) {
+    let watched = Watched::start(machine, "get pods -n app -o name -w");
+    machine.wait("the list is printed", SETTLE_TIMEOUT, || watched.lines().len() >= 3);
+    let before = watched.lines();
+    run(machine, "scale deploy/shop --replicas 3 -n app");
+    run(machine, "rollout status deploy/shop -n app");
+    assert_eq!(serving(machine).len(), 3);
+    machine.wait("the new pod alone is printed", SETTLE_TIMEOUT, || {
+        watched.lines().len() == before.len() + 1
+    });
+    let lines = watched.lines();
+    let new = lines[before.len()].strip_prefix("pods/").expect("a pod");
+    assert!(serving(machine).iter().any(|it| it == new), "{lines:?}");
+    run(machine, "scale deployment shop --replicas 2 -n app");
+    machine.wait("two pods are left", SETTLE_TIMEOUT, || serving(machine).len() == 2);
+}
+
+fn rolls_out(machine: &Machine) {
+    let before = serving(machine);
+    run(machine, "rollout restart deploy/shop -n app");
+    let said = run(machine, "rollout status deployment/shop -n app --timeout 1m");
+    assert_eq!(said, "Deployment app/shop is rolled out\n");
+    let is_replaced = |it: &String| !before.contains(it);
+    machine.wait("all pods are others", ROLLED_OUT, || {
+        let serving = serving(machine);
+        serving.len() == 2 && serving.iter().all(is_replaced)
+    });
+}
+
+fn execs(machine: &Machine) {
+    let words = ["exec", "-i", "-n", "app", "deploy/shop", "--", "sh", "-c", "cat; hostname"];
+    let said = machine.ambit_with(&words, "said\n");
+    let (echoed, host) = said.out.split_once('\n').expect("two lines");
+    assert_eq!(echoed, "said");
+    assert!(serving(machine).iter().any(|it| it == host.trim()), "{host}");
+    let words = ["exec", "-n", "app", "pod/talker", "-c", "main", "--", "sh", "-c", "exit 7"];
+    assert_eq!(machine.ambit(&words).status.code(), Some(7));
+    let said = refused(machine, "exec -n app pod/nobody -- true");
+    assert!(said.contains("nobody"), "{said}");
+}
+
+fn logs(machine: &Machine) {
+    assert_eq!(run(machine, "logs -n app deploy/shop"), "line one\nline two\nline three\n");
+    assert_eq!(run(machine, "logs -n app pod/talker --tail 1"), "end\n");
+    assert_eq!(run(machine, "logs app/talker"), "begin\nend\n");
+    let said = refused(machine, "logs -n app nobody");
+    assert!(said.contains("no pod app/nobody"), "{said}");
+}
+
+fn deletes(machine: &Machine) {
+    let said = run(machine, "delete -n app deploy/shop cm/settings");
+    for line in ["Deployment app/shop deleted", "ConfigMap app/settings deleted"] {
+        assert!(said.lines().any(|it| it == line), "{line:?} is missing in: {said}");
+    }
+    machine.wait("its pods are gone", ROLLED_OUT, || {
+        machine.pods().iter().all(|it| it.owner != "shop")
+    });
+    let said = refused(machine, "delete -n app deploy shop");
+    assert!(said.contains("Deployment app/shop does not exist"), "{said}");
+    run(machine, "delete -n app deploy shop --ignore-not-found");
+}
+
+/// A command that goes on, and what it has printed so far.
+struct Watched {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Watched {
+    fn start(machine: &Machine, words: &str) -> Self {
+        let mut child = machine.spawn(&words.split(' ').collect::<Vec<_>>());
+        let output = BufReader::new(child.stdout.take().expect("its output is a pipe"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let read = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                read.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
+        Self { child, lines }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _code = self.child.wait();
+    }
+}
