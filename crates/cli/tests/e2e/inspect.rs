@@ -183,7 +183,8 @@ fn measures(machine: &Machine) {
     let number = |cell: &str, unit: &str| -> u64 {
         cell.strip_suffix(unit).and_then(|it| it.parse().ok()).expect("a number with its unit")
     };
-    assert!(number(cells[2], "m") >= 100 && number(cells[3], "Mi") >= 1, "{top}");
+    // However busy the processors are with others, it gets some of them.
+    assert!(number(cells[2], "m") >= 1 && number(cells[3], "Mi") >= 1, "{top}");
     let nodes = machine.run(&["top", "nodes"]);
     says(&nodes, &["node-1", "node-2", "control", "MESH MEMORY"]);
     for line in nodes.lines().skip(1) {
