@@ -218,7 +218,7 @@ fn enter_pod(mounts: &[MountPlan], pod_tree: &OwnedFd) -> anyhow::Result<Option<
     }
     process::unshare(Namespaces::MOUNT).context("make the container's mount namespace")?;
     let namespace = own_mount_namespace()?;
-    shown.into_iter().try_for_each(|shown| room::show(shown))?;
+    shown.into_iter().try_for_each(room::show)?;
     Ok(Some(namespace))
 }
 

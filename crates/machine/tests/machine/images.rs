@@ -1,14 +1,28 @@
 //! Images on a machine that has one user only.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ambit_image::Digest;
-use ambit_machine::{ImageArguments, objects};
+use ambit_image::registry::{Connect, Credentials, Endpoint};
+use ambit_machine::{ImageArguments, Registries, objects};
 use serde_json::{Value, json};
+use tokio::io::DuplexStream;
 
 use crate::lab::Lab;
+
+/// No image here is in a registry.
+struct Nowhere;
+
+impl Connect for Nowhere {
+    type Stream = DuplexStream;
+
+    async fn connect(&self, endpoint: &Endpoint) -> io::Result<DuplexStream> {
+        panic!("{} is asked", endpoint.host);
+    }
+}
 
 /// An archive as `docker save` writes it, of an image whose root has more groups than one, as that
 /// of Alpine has. `user` is who it runs as.
@@ -57,12 +71,14 @@ fn pod(name: &str, image: &str) -> Value {
 pub(crate) async fn images_run_without_root(lab: &Lab) {
     let mut images = ambit_machine::image::ImageMap::default();
     let mut directories = Vec::new();
+    let registries = Registries { connect: Nowhere, credentials: Credentials::default() };
     for (name, user) in [("shop/root", "root"), ("shop/web", "web"), ("shop/group", "0:5")] {
         let directory = tempfile::tempdir().unwrap();
         let argument =
             format!("{name}=docker-archive:{}", archive(directory.path(), user).display());
         let arguments = ImageArguments::parse([argument.as_str()]).unwrap();
-        images = images.extended(arguments.sources.import(lab.layout(), |_| {}).unwrap());
+        let imported = arguments.sources.import(lab.layout(), &registries, &mut |_| {}).await;
+        images = images.extended(imported.unwrap());
         directories.push(directory);
     }
     for (image, part) in
