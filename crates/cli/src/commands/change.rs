@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ambit_machine::image::ImageMap;
 use ambit_machine::objects::{Changes, ObjectRef, Outcome};
 use ambit_machine::{Client, ImageArguments, PodInfo, Record, unknown_images};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
@@ -110,21 +111,35 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     }
     let client = Client::new(super::layout(&args.state));
     let existing = existing(&client).await?;
-    let commands = Record::read(client.layout())?.images.extended(images.commands.clone());
-    let known = ImageArguments { commands, sources: images.sources };
-    check(&manifests, &existing, &known)?;
+    check(&manifests, &existing, &known(&client, &images)?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
-    let mut waiting = |name: &str| eprintln!("importing {name}");
-    let (layout, registries) = (client.layout(), super::registries::of_user(&known.sources)?);
-    // An image that the machine does not need after all stays in its store.
-    let imported = match args.dry_run {
-        true => known.sources.try_import(layout, &registries, &mut waiting).await?,
-        false => known.sources.import(layout, &registries, &mut waiting).await?,
-    };
-    let images = images.commands.extended(imported);
+    let images = import(&client, images, args.dry_run).await?;
     let changes = client.apply_with_images(objects, images, args.dry_run).await?;
     print(&changes, args.dry_run)?;
     take_effect(&args, &client, &changes).await
+}
+
+/// What these arguments mean, and what the machine knows besides.
+pub(super) fn known(client: &Client, images: &ImageArguments) -> Result<ImageArguments> {
+    let commands = Record::read(client.layout())?.images.extended(images.commands.clone());
+    Ok(ImageArguments { commands, sources: images.sources.clone() })
+}
+
+/// Imports images into the machine's store, or sees whether they can be. One that the machine does
+/// not need after all stays there.
+pub(super) async fn import(
+    client: &Client,
+    images: ImageArguments,
+    dry_run: bool,
+) -> Result<ImageMap> {
+    let ImageArguments { commands, sources } = images;
+    let mut waiting = |name: &str| eprintln!("importing {name}");
+    let (layout, registries) = (client.layout(), super::registries::of_user(&sources)?);
+    let imported = match dry_run {
+        true => sources.try_import(layout, &registries, &mut waiting).await?,
+        false => sources.import(layout, &registries, &mut waiting).await?,
+    };
+    Ok(commands.extended(imported))
 }
 
 /// Deletes what manifests name, or words.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ambit_machine::{Client, Difference, Record};
+use ambit_machine::{Client, Difference};
 use anyhow::Result;
 use serde_json::{Value, json};
 use similar::TextDiff;
@@ -36,13 +36,13 @@ pub(super) async fn diff(args: DiffArgs) -> Result<ExitCode> {
 }
 
 async fn differences(args: DiffArgs) -> Result<String> {
-    let images = args.images.map()?;
+    let images = args.images.read()?;
     let manifests = change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
     let client = Client::new(super::layout(&args.state));
     let existing = change::existing(&client).await?;
-    let known = Record::read(client.layout())?.images.extended(images.clone());
-    change::check(&manifests, &existing, &known)?;
+    change::check(&manifests, &existing, &change::known(&client, &images)?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    let images = change::import(&client, images, true).await?;
     let differences = client.differences(objects, images).await?;
     differences.iter().map(text).collect()
 }

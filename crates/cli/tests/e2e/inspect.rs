@@ -112,7 +112,7 @@ fn completes(machine: &Machine) {
         let words = String::from_utf8_lossy(&output.stdout).into_owned();
         let words: Vec<&str> = words.lines().collect();
         let has = |word: &&str| words.contains(word);
-        assert!(expected.iter().all(|it| has(it)) && !has(&absent), "{line}: {words:?}");
+        assert!(expected.iter().all(&has) && !has(&absent), "{line}: {words:?}");
     };
     check("get -n ''", &["app", "client", "outside"], "shop");
     check("get dep", &["deployments"], "pods");
