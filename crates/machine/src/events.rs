@@ -232,8 +232,14 @@ fn of_container(
     let nothing = ContainerStatus::default();
     let before = before.unwrap_or(&nothing);
     let name = &now.name;
-    // It may have ended and started again between the two looks.
-    let has_ended = now.restarts > before.restarts || before.running && !now.running;
+    // It may have started and ended between the two looks, or ended and started again.
+    let has_exit = before.last_exit.is_none() && now.last_exit.is_some();
+    let is_again = now.restarts > before.restarts;
+    let was_missed = !before.running && !now.running && (is_again || has_exit);
+    let has_ended = was_missed || before.running && (!now.running || is_again);
+    if was_missed {
+        say(EventKind::Normal, "Started", format!("Started container {name}"));
+    }
     match now.last_exit {
         Some(0) if has_ended => {
             say(EventKind::Normal, "Completed", format!("Container {name} ended well"));
@@ -243,7 +249,7 @@ fn of_container(
         }
         _ => {}
     }
-    if now.running && (!before.running || now.restarts > before.restarts) {
+    if now.running && (!before.running || is_again) {
         say(EventKind::Normal, "Started", format!("Started container {name}"));
     }
     if now.crash_looping && !before.crash_looping {
@@ -333,6 +339,14 @@ mod tests {
                 "pods Warning BackOff: Back-off restarting failed container web",
             ],
         );
+        let short = container(|it| it.last_exit = Some(3));
+        let expected = [
+            "pods Normal Started: Started container web",
+            "pods Warning Exited: Container web exited with 3",
+        ];
+        check(Some(&container(|_| {})), &short, &expected);
+        let back = container(|it| (it.running, it.restarts, it.last_exit) = (true, 1, Some(3)));
+        check(Some(&short), &back, &expected[..1]);
         let ended = container(|it| it.last_exit = Some(0));
         check(Some(&running), &ended, &["pods Normal Completed: Container web ended well"]);
         let ready = container(|it| (it.running, it.ready) = (true, true));

@@ -4,6 +4,8 @@
 //! caller itself. A caller in a terminal sends Ctrl-C as a signal, because the command is in its
 //! own session.
 
+mod relay;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::relay::Relay;
 use super::client::PodInfo;
 use super::state::Machine;
 use crate::layout::Layout;
@@ -90,17 +93,23 @@ pub enum ExecError {
         /// The pod's or the machine's words.
         reason: String,
     },
+    /// There are no pipes for the caller's files.
+    #[error("cannot pass on standard input, output and error")]
+    Files(#[source] io::Error),
     /// Signals of the caller cannot be watched.
     #[error("cannot watch for Ctrl-C")]
     Signals(#[source] io::Error),
 }
 
 /// Runs a command in a pod with this process' standard input, output and error. Answers its exit,
-/// as a shell counts.
+/// as a shell counts. Files and devices are copied by pipes; so all of the input is read.
 pub async fn exec(layout: &Layout, request: &ExecRequest) -> Result<i32, ExecError> {
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
-    let fds = [input.as_fd(), output.as_fd(), error.as_fd()];
-    exec_with(layout, request, &fds).await
+    let relay = Relay::new(&[input.as_fd(), output.as_fd(), error.as_fd()]);
+    let relay = relay.map_err(ExecError::Files)?;
+    let code = exec_with(layout, request, &relay.fds()).await;
+    relay.finish().await;
+    code
 }
 
 /// [`exec`] with other descriptors than this process' own.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use ambit_machine::objects::ObjectRef;
 use ambit_machine::{Client, ServiceView, read_services};
 use ambit_manifest::Kind;
+use ambit_words::annotations::LAST_APPLIED;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
@@ -90,7 +91,12 @@ fn head(value: &Value) -> Outline {
         outline.field("Namespace", &metadata["namespace"]);
     }
     outline.pairs("Labels", &metadata["labels"], "=");
-    outline.pairs("Annotations", &metadata["annotations"], ": ");
+    let mut annotations = metadata["annotations"].clone();
+    if let Some(annotations) = annotations.as_object_mut() {
+        // The object once more, with all values of a Secret.
+        annotations.remove(LAST_APPLIED);
+    }
+    outline.pairs("Annotations", &annotations, ": ");
     outline
 }
 

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use ambit_machine::{Client, Difference};
+use ambit_model::printable::printable_lines;
+use ambit_words::annotations::LAST_APPLIED;
 use anyhow::Result;
 use serde_json::{Value, json};
 use similar::TextDiff;
@@ -29,7 +31,8 @@ pub(super) async fn diff(args: DiffArgs) -> Result<ExitCode> {
             Ok(ExitCode::from(DIFFERENT))
         }
         Err(error) => {
-            eprintln!("ambit: {error:#}");
+            let reason = format!("{error:#}");
+            ambit_load::tell(format_args!("ambit: {}", printable_lines(&reason)));
             Ok(ExitCode::from(TROUBLE))
         }
     }
@@ -70,6 +73,10 @@ fn shown(mut object: Value) -> Value {
     }
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         OF_MACHINE.iter().for_each(|field| drop(metadata.remove(*field)));
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            // The object once more, with all values of a Secret.
+            annotations.remove(LAST_APPLIED);
+        }
     }
     object
 }
@@ -77,21 +84,26 @@ fn shown(mut object: Value) -> Value {
 /// Hides the values of a Secret, but not which of them change.
 fn mask(mut before: Option<&mut Value>, after: &mut Value) {
     for field in ["data", "stringData"] {
-        let Some(new) = after.get_mut(field).and_then(Value::as_object_mut) else { continue };
-        let mut old = before.as_mut().and_then(|it| it.get_mut(field)?.as_object_mut());
-        for (key, value) in new {
-            let was = old.as_mut().and_then(|it| it.get_mut(key));
-            let is_changed = was.as_ref().is_some_and(|was| **was != *value);
-            *value = json!(if is_changed { "*** (after)" } else { "***" });
-            if let Some(was) = was {
-                *was = json!(if is_changed { "*** (before)" } else { "***" });
-            }
+        let new = after.get(field).cloned();
+        let old = before.as_ref().and_then(|it| it.get(field)).cloned();
+        if let Some(it) = before.as_mut().and_then(|it| it.get_mut(field)) {
+            hide(it, new.as_ref(), "*** (before)");
         }
-        for value in old.into_iter().flat_map(|it| it.values_mut()) {
-            if value.as_str().is_none_or(|it| !it.starts_with("***")) {
-                *value = json!("***");
-            }
+        if let Some(it) = after.get_mut(field) {
+            hide(it, old.as_ref(), "*** (after)");
         }
+    }
+}
+
+/// Hides values; `word` stands for those that the other has, too, and has otherwise.
+fn hide(values: &mut Value, other: Option<&Value>, word: &str) {
+    let Some(fields) = values.as_object_mut() else {
+        *values = json!("***");
+        return;
+    };
+    for (key, value) in fields {
+        let other = other.and_then(|it| it.get(key));
+        *value = json!(if other.is_some_and(|it| it != value) { word } else { "***" });
     }
 }
 
@@ -134,5 +146,21 @@ mod tests {
                         data:\n   a: \"***\"\n-  b: \"*** (before)\"\n-  c: \"***\"\n\
                         +  b: \"*** (after)\"\n+  d: \"***\"\n";
         check(Kind::Secret, Some(before), after, expected);
+    }
+    #[test]
+    fn a_secret_stays_one_where_its_fields_move_or_go() {
+        let annotations = json!({LAST_APPLIED: "{\"data\": {\"a\": \"b2xk\"}}"});
+        let before = json!({
+            "metadata": {"annotations": annotations},
+            "stringData": {"password": "*** plain"}, "data": {"a": "b2xk"},
+        });
+        let after = json!({"metadata": {}, "data": {"password": "cGxhaW4="}});
+        let object = ObjectRef::new(Kind::Secret, Some("app"), "web");
+        for (before, after) in [(Some(before.clone()), after.clone()), (Some(after), before)] {
+            let text = text(&Difference { object: object.clone(), before, after }).expect("text");
+            assert!(text.contains("password: \"***\""), "{text}");
+            let words = ["plain", "b2xk", "cGxhaW4", "last-applied"];
+            assert!(!words.iter().any(|it| text.contains(it)), "{text}");
+        }
     }
 }

@@ -265,7 +265,7 @@ fn wrong_inputs_change_nothing_of_a_running_machine() {
 fn questions(machine: &Machine) {
     let fails = |words: &[&str], error: &str| check(machine, words, "", FAILED, error);
     check(machine, &["get", "ingresses"], "", USAGE, "invalid value 'ingresses' for '<KIND>'");
-    check(machine, &["get", "pods", "-o", "xml"], "", USAGE, "possible values: table, wide");
+    check(machine, &["get", "pods", "-o", "xml"], "", USAGE, "there are table, wide");
     fails(&["exec", "load", "--", "true"], "\"load\": name the pod as NAMESPACE/POD");
     fails(&["exec", "client/nosuch", "--", "true"], "there is no pod client/nosuch");
     fails(&["exec", "client/load", "-c", "side", "--", "true"], "no container \"side\"");

@@ -240,7 +240,7 @@ fn take_mounts(mounts: &[MountPlan]) -> anyhow::Result<Vec<Shown>> {
     mounts.iter().map(take).collect()
 }
 
-/// Takes the user's numbers, and no group of whoever started the machine.
+/// Takes the user's numbers, and as root no group of whoever started the machine.
 fn become_user(user: &users::User, is_rootless: bool) -> anyhow::Result<()> {
     let (uid, gid) = (user.uid, user.gid);
     if !is_rootless {
