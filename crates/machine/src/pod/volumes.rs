@@ -6,7 +6,7 @@
 //! or all new ones.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,6 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use ambit_image::mount_point::{self, Kind};
 use ambit_net::sys::mount::{self, MountOptions};
 use k8s_openapi::ByteString;
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 use crate::host_path::HostPath;
@@ -236,7 +237,7 @@ fn of_host(
         KERNEL
     } else if real.starts_with(own) || own.starts_with(&real) {
         OWN
-    } else if is_read_only && (is_of(&OF_KERNEL) || is_hidden(&real, metadata.dev())) {
+    } else if is_read_only && (is_of(&OF_KERNEL) || is_hidden(&real, &file)) {
         HIDDEN
     } else if is_read_only && (kind.is_socket() || kind.is_fifo()) {
         SOCKET
@@ -247,12 +248,23 @@ fn of_host(
 }
 
 /// Whether this is a place that pods do not see, or one of the same mount is in it.
-fn is_hidden(real: &Path, device: u64) -> bool {
+fn is_hidden(real: &Path, file: &OwnedFd) -> bool {
     let hidden = NOT_SHOWN.iter().filter_map(|path| fs::canonicalize(path).ok());
     hidden.into_iter().any(|hidden| {
-        let is_of_mount = || fs::metadata(&hidden).is_ok_and(|found| found.dev() == device);
+        let is_of_mount = || {
+            let other = mount::open_path(&hidden).and_then(|hidden| mount_id(&hidden));
+            // A kernel that does not say leaves nothing to rely on.
+            !matches!((mount_id(file), other), (Ok(Some(one)), Ok(Some(other))) if one != other)
+        };
         real.starts_with(&hidden) || hidden.starts_with(real) && is_of_mount()
     })
+}
+
+/// By what a mount is known. Devices do not tell: a subvolume of btrfs has one of its own.
+fn mount_id(file: &OwnedFd) -> io::Result<Option<u64>> {
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+    Ok(is_known.then_some(found.stx_mnt_id))
 }
 
 impl Prepared {
@@ -294,8 +306,8 @@ fn give_to_group(path: &Path, group: Option<u32>, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Replaces the files of volumes whose content is another one now, in `now` too. What fails stays
-/// as it was; answers why.
+/// Replaces the files of volumes whose content is another one now, in `now` too. Answers what
+/// failed: either the files are as they were, or what they replaced is still there.
 pub(crate) fn update(
     directory: &Path,
     now: &mut [VolumePlan],
@@ -312,34 +324,61 @@ pub(crate) fn update(
         else {
             continue;
         };
-        match write(&place(directory, &volume.name), files, volume.group) {
-            Ok(()) => before.content.clone_from(&volume.content),
-            Err(source) => failed.push(step(volume, "be updated", source)),
+        let place = place(directory, &volume.name);
+        if let Err(source) = replace(&place, files, volume.group) {
+            failed.push(step(volume, "update its files, which stay as they were", source));
+        } else if let Err(source) = clean(&place) {
+            failed.push(step(volume, "remove what its new files replaced", source));
+        } else {
+            before.content.clone_from(&volume.content);
         }
     }
     failed
 }
 
-/// Makes these the files of a volume, all at once.
+/// Makes these the files of a volume.
 fn write(place: &Path, files: &[FilePlan], group: Option<u32>) -> io::Result<()> {
+    replace(place, files, group)?;
+    clean(place)
+}
+
+/// Makes these the present files of a volume, all at once, or leaves the others.
+fn replace(place: &Path, files: &[FilePlan], group: Option<u32>) -> io::Result<()> {
     let before = fs::read_link(place.join(DATA)).ok();
     // What a change left behind that failed.
-    keep_own(place, before.as_deref())?;
+    clean(place)?;
     let number = before.as_deref().and_then(number_of).map_or(0, |number| number + 1);
     let name = directory_name(number);
     let directory = place.join(&name);
     let filled = fill(&directory, files, group).and_then(|()| {
+        link(place, files)?;
         let next = place.join(NEXT_DATA);
         symlink(&name, &next)?;
         fs::rename(&next, place.join(DATA))
     });
-    if let Err(error) = filled {
+    if filled.is_err() {
         // It may be in the way of room for the next change, which tries again if this fails.
-        let _left = keep_own(place, before.as_deref());
-        return Err(error);
+        let _left = clean(place);
     }
-    link(place, files)?;
-    keep_own(place, Some(Path::new(&name)))
+    filled
+}
+
+/// Removes all but the present files, and their names.
+fn clean(place: &Path) -> io::Result<()> {
+    let present = place.join(DATA);
+    keep_own(place, fs::read_link(&present).ok().as_deref())?;
+    for entry in fs::read_dir(place)? {
+        let name = entry?.file_name();
+        if !is_own(&name) && fs::symlink_metadata(present.join(&name)).is_err() {
+            remove(&place.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name is the volume's own, and of no file.
+fn is_own(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with(".."))
 }
 
 fn fill(directory: &Path, files: &[FilePlan], group: Option<u32>) -> io::Result<()> {
@@ -351,8 +390,7 @@ fn fill(directory: &Path, files: &[FilePlan], group: Option<u32>) -> io::Result<
 fn keep_own(place: &Path, kept: Option<&Path>) -> io::Result<()> {
     for entry in fs::read_dir(place)? {
         let name = entry?.file_name();
-        let is_own = name.to_str().is_some_and(|name| name.starts_with(".."));
-        if is_own && name != DATA && Some(Path::new(&name)) != kept {
+        if is_own(&name) && name != DATA && Some(Path::new(&name)) != kept {
             remove(&place.join(name))?;
         }
     }
@@ -389,20 +427,13 @@ fn write_file(directory: &Path, file: &FilePlan, group: Option<u32>) -> io::Resu
     give_to_group(&path, group, file.mode | GROUP_READS)
 }
 
-/// Links to the present files, under the first of their names.
+/// Links to files that are about to be present, under the first of their names.
 fn link(place: &Path, files: &[FilePlan]) -> io::Result<()> {
     let first = |file: &FilePlan| match file.path.components().next() {
         Some(Component::Normal(name)) => Some(name.to_owned()),
         _ => None,
     };
     let wanted: BTreeSet<OsString> = files.iter().filter_map(first).collect();
-    for entry in fs::read_dir(place)? {
-        let name = entry?.file_name();
-        let is_own = name.to_str().is_some_and(|name| name.starts_with(".."));
-        if !is_own && !wanted.contains(&name) {
-            remove(&place.join(name))?;
-        }
-    }
     for name in wanted {
         match symlink(Path::new(DATA).join(&name), place.join(&name)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -536,7 +567,7 @@ mod tests {
         let good = [file("f", 0o644, "2")];
         let failed = update(directory, &mut now, &[volume("a", &bad), volume("b", &good)]);
         assert_eq!(failed.len(), 1);
-        assert!(failed[0].to_string().contains("volume \"a\": cannot be updated"));
+        assert!(failed[0].to_string().contains("volume \"a\": cannot update its files"));
         assert_eq!((of("a"), of("b")), ("1".to_owned(), "2".to_owned()));
         assert_eq!(names(&place(directory, "a")), ["..0", "..data", "f"], "nothing is left of it");
         assert_eq!(now, [volume("a", &old), volume("b", &good)]);
@@ -606,12 +637,38 @@ mod tests {
             assert_eq!(problem(Path::new(hidden)), Some(HIDDEN), "{hidden}");
         }
         assert_eq!(problem(&path.join("link")), Some(HIDDEN));
-        let is_of_mount =
-            fs::metadata("/var/tmp").unwrap().dev() == fs::metadata("/var").unwrap().dev();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let is_of_mount = !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/var/tmp"));
         assert_eq!(problem(Path::new("/var")), is_of_mount.then_some(HIDDEN), "it holds /var/tmp");
         for (path, expected) in [("/proc", KERNEL), ("/proc/sys", KERNEL), ("/sys", HIDDEN)] {
             assert_eq!(problem(Path::new(path)), Some(expected), "{path}");
         }
+    }
+
+    #[test]
+    fn a_mount_of_the_same_device_is_another_mount() {
+        let mounted = || {
+            process::unshare(Namespaces::MOUNT).unwrap();
+            mount::make_private().unwrap();
+            // One device, as subvolumes of one mount have many.
+            mount::bind_one(Path::new("/var/tmp"), Path::new("/var/tmp")).unwrap();
+            problem(Path::new("/var"))
+        };
+        let found = std::thread::scope(|scope| scope.spawn(mounted).join().unwrap());
+        assert_eq!(found, None, "what is mounted there stays out of sight");
+    }
+
+    #[test]
+    fn a_change_that_fails_adds_no_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        write(place, &[file("f", 0o644, "1")], None).unwrap();
+        let too_long = "n".repeat(256);
+        let new = [file("a", 0o644, "2"), file("f", 0o644, "2"), file(&too_long, 0o644, "2")];
+        link(place, &new).unwrap_err();
+        replace(place, &new, None).unwrap_err();
+        assert_eq!(names(place), ["..0", "..data", "f"]);
+        assert_eq!(fs::read_to_string(place.join("f")).unwrap(), "1");
     }
 
     #[test]
