@@ -322,12 +322,16 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Whether the init has waited for it.
+    pub(crate) fn has_ended(&self) -> bool {
+        process::send_signal(&*self.handle, Signal::Number(0)).is_err()
+    }
+
     /// Signals its whole session, or at least the process while the session is being made. Does
     /// nothing if it has ended: its number may be another's.
     pub(crate) fn signal(&self, signal: Signal) {
         // The init has one thread, so that nothing waits for the process meanwhile.
-        let is_there = process::send_signal(&*self.handle, Signal::Number(0)).is_ok();
-        if is_there && process::kill(-self.pid, signal).is_err() {
+        if !self.has_ended() && process::kill(-self.pid, signal).is_err() {
             // This fails only when there is nobody left to hear it.
             let _gone = process::send_signal(&*self.handle, signal);
         }

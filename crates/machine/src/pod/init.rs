@@ -92,6 +92,8 @@ struct Pod {
     /// The containers beside which sidecars run have ended.
     sidecars_end: watch::Sender<bool>,
     running: Mutex<BTreeMap<String, Running>>,
+    /// Other processes that were started in containers with a tree of their own, by container.
+    beside: Mutex<Vec<(String, Process)>>,
 }
 
 /// A container's first process.
@@ -138,6 +140,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
         terminating: watch::channel(false).0,
         sidecars_end: watch::channel(false).0,
         running: Mutex::default(),
+        beside: Mutex::default(),
     });
     tokio::spawn(Arc::clone(&pod).serve(runner));
     tokio::spawn(Arc::clone(&pod).run_containers());
@@ -358,7 +361,19 @@ impl Pod {
             // The number of a session stays taken while it has processes.
             let _none_left = process::kill(-ended.process.pid, Signal::Kill);
         }
+        // Also launchers, which are behind the stage and would join what is over.
+        self.beside_now().retain(|(container, process)| {
+            let is_of_it = *container == plan.name;
+            if is_of_it {
+                process.signal(Signal::Kill);
+            }
+            !is_of_it
+        });
         let Some(tree) = tree else { return };
+        if self.is_empty() {
+            // Then nobody else's is left but what has put off all marks of its container.
+            let _none_left = process::kill_all(Signal::Kill);
+        }
         if let Err(error) = leftovers::end(self.stage.processes(), &tree).await {
             let (pod, container) = (&self.plan.logs.1, &plan.name);
             tracing::warn!(pod, container, %error, "a container's processes are not all ended");
@@ -402,7 +417,20 @@ impl Pod {
             return Err(io::Error::other("the container does not run"));
         }
         let joined = tree.as_ref().map(|tree| tree.namespace.as_fd());
-        container::start(plan, &self.stage, joined, command, further, streams)
+        let started = container::start(plan, &self.stage, joined, command, further, streams)?;
+        if joined.is_some() {
+            let mut beside = self.beside_now();
+            beside.retain(|(_, process)| !process.has_ended());
+            beside.push((plan.name.clone(), started.process.clone()));
+        }
+        Ok(started)
+    }
+
+    /// Whether no container runs, and none has processes that outlive it: those of one that shares
+    /// the pod's tree may.
+    fn is_empty(&self) -> bool {
+        let mut all = self.plan.init_containers.iter().chain(&self.plan.containers);
+        self.running_now().is_empty() && all.all(|plan| plan.process.has_own_tree())
     }
 
     /// Notes once that a container has run for so long that its bad starts are over.
@@ -461,6 +489,10 @@ impl Pod {
 
     fn running_now(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Running>> {
         self.running.lock().expect("nothing panics while it holds the lock")
+    }
+
+    fn beside_now(&self) -> std::sync::MutexGuard<'_, Vec<(String, Process)>> {
+        self.beside.lock().expect("nothing panics while it holds the lock")
     }
 
     fn note(&self, change: impl FnOnce(&mut PodState)) {
