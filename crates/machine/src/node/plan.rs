@@ -124,13 +124,21 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
     })
 }
 
-/// The volumes alone, as they are now.
+/// The volumes alone, as they are now, and why others cannot be planned, by their names.
 pub(crate) fn volumes(
     pod: &Pod,
     place: &Place<'_>,
     mirror: &Mirror,
-) -> Result<Vec<VolumePlan>, PlanError> {
-    Sources { pod, place, mirror, names: &PodName::of(pod) }.volumes()
+) -> (Vec<VolumePlan>, Vec<(String, PlanError)>) {
+    let names = PodName::of(pod);
+    let (mut planned, mut failed) = (Vec::new(), Vec::new());
+    for (name, plan) in (Sources { pod, place, mirror, names: &names }).each_volume() {
+        match plan {
+            Ok(plan) => planned.push(plan),
+            Err(error) => failed.push((name.to_owned(), error)),
+        }
+    }
+    (planned, failed)
 }
 
 /// The versions of the objects that the volumes have files of, in their order. They have the same

@@ -36,6 +36,10 @@ use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp
 const BACK_OFF_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait after a failed start.
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// First wait before volumes are sent again that the init did not take over.
+const VOLUMES_BACK_OFF_FIRST: Duration = Duration::from_secs(1);
+/// Longest such wait.
+const VOLUMES_BACK_OFF_MAX: Duration = Duration::from_secs(120);
 /// A pod whose init ran this long starts afresh in its back-off.
 const GOOD_RUN: Duration = Duration::from_secs(10);
 /// How much longer than its grace a pod may take to end before it is killed.
@@ -91,9 +95,28 @@ pub(crate) struct PodRun {
     /// How often its init was started again.
     own_restarts: u32,
     probes: Probes,
-    /// The versions of the objects from which the init has the files of volumes. None if that is
-    /// not known, or if it could not take them over: then they are sent at the next change.
-    volumes: Option<Vec<Version>>,
+    volumes: Volumes,
+}
+
+/// How far the pod's init knows what its volumes hold.
+#[derive(Default)]
+struct Volumes {
+    /// The versions of the objects whose files it was sent last. None if that is not known.
+    sent: Option<Vec<Version>>,
+    /// Why some could not be sent.
+    reason: String,
+    /// When they are sent again, if it did not take them over.
+    again: Option<Instant>,
+    back_off: Duration,
+}
+
+impl Volumes {
+    fn retry(&mut self) {
+        if self.again.is_none() {
+            self.back_off = (self.back_off * 2).clamp(VOLUMES_BACK_OFF_FIRST, VOLUMES_BACK_OFF_MAX);
+            self.again = Some(Instant::now() + self.back_off);
+        }
+    }
 }
 
 /// The probes that are asked from the node.
@@ -131,7 +154,7 @@ impl PodRun {
         });
         Self {
             own_restarts,
-            volumes: None,
+            volumes: Volumes::default(),
             probes: Probes { tasks: BTreeMap::new(), ready: BTreeMap::new(), answers, answering },
             status: adopted.unwrap_or(fresh),
             written: None,
@@ -246,7 +269,7 @@ impl PodRun {
         if !self.context.record.mesh {
             plan.directories.clear();
         }
-        self.volumes = Some(versions);
+        self.volumes = Volumes { sent: Some(versions), ..Volumes::default() };
         let running = launch::start(plan, netns, &self.context.reaper).await?;
         self.status.started_at = Some(timestamp());
         Ok(running)
@@ -264,26 +287,33 @@ impl PodRun {
         }
     }
 
-    /// Tells the pod's init what the volumes hold now, if an object of theirs is another one. An
-    /// object that is gone leaves them as they are, as in Kubernetes.
+    /// Tells the pod's init what the volumes hold now, if an object of theirs is another one or it
+    /// is time to try again. A volume that cannot be planned stays as it is, such as one whose
+    /// object is gone.
     async fn update_volumes(&mut self) {
         let Some(pod) = &self.pod else { return };
+        let is_due = self.volumes.again.take_if(|again| *again <= Instant::now()).is_some();
         let images = ImageMap::default();
-        let (versions, now) = {
+        let (versions, (now, failed)) = {
             let mirror = self.context.mirror();
             let versions = plan::versions(pod, &mirror);
-            if versions.is_empty() || self.volumes.as_ref() == Some(&versions) {
+            let is_new = self.volumes.sent.as_ref() != Some(&versions);
+            if versions.is_empty() || !is_new && !is_due {
                 return;
             }
             (versions, plan::volumes(pod, &self.place(&images), &mirror))
         };
-        let Ok(now) = now else { return };
-        match launch::send_volumes(&self.socket(), &now).await {
-            Ok(()) => self.volumes = Some(versions),
-            Err(error) => {
-                let pod = &self.names.name;
-                tracing::warn!(pod, error = error_chain(&error), "cannot update a pod's volumes");
-            }
+        if self.volumes.sent.replace(versions.clone()) != Some(versions) {
+            (self.volumes.again, self.volumes.back_off) = (None, Duration::ZERO);
+        }
+        let reasons = failed.iter().map(|(volume, error)| {
+            format!("volume {volume:?} stays as it was: {}", error_chain(error))
+        });
+        self.volumes.reason = reasons.collect::<Vec<_>>().join("; ");
+        if let Err(error) = launch::send_volumes(&self.socket(), &now).await {
+            let pod = &self.names.name;
+            tracing::warn!(pod, error = error_chain(&error), "cannot update a pod's volumes");
+            self.volumes.retry();
         }
     }
 
@@ -350,12 +380,8 @@ impl PodRun {
                 asked = self.wish();
                 deadline = Some(self.ask_to_end(asked).await);
             }
-            let expired = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let expired = until(deadline);
+            let retried = until(self.volumes.again);
             tokio::select! {
                 packet = running.follow.receive(&mut buffer) => {
                     let Ok(packet) = packet else { break };
@@ -364,7 +390,7 @@ impl PodRun {
                         Err(error) => tracing::warn!(%error, "a pod's init said something odd"),
                     }
                     if !state.volumes_reason.is_empty() {
-                        self.volumes = None;
+                        self.volumes.retry();
                     }
                     self.ask_probes(&state);
                 }
@@ -373,6 +399,7 @@ impl PodRun {
                 }
                 changed = self.wishes.changed() => if changed.is_err() { break },
                 Ok(()) = changes.changed() => self.update_volumes().await,
+                () = retried => self.update_volumes().await,
                 () = expired => {
                     let _gone = process::send_signal(&running.pidfd, Signal::Kill);
                     deadline = None;
@@ -453,7 +480,11 @@ impl PodRun {
             _ if ending => "terminating".to_owned(),
             (Some(reason), _) => reason,
             (None, Some(it)) => format!("container {}: {}", it.name, it.reason),
-            (None, None) if state.reason.is_empty() => state.volumes_reason.clone(),
+            (None, None) if state.reason.is_empty() => {
+                let reasons = [&self.volumes.reason, &state.volumes_reason];
+                let said = reasons.into_iter().filter(|reason| !reason.is_empty());
+                said.map(String::as_str).collect::<Vec<_>>().join("; ")
+            }
             (None, None) => state.reason.clone(),
         };
         self.status.restarts = self.own_restarts + container_restarts(&containers);
@@ -528,6 +559,14 @@ impl PodRun {
         if let Err(error) = logs::prune(&self.context.layout.logs().join("pods"), is_in_use) {
             tracing::warn!(%error, "cannot remove old logs");
         }
+    }
+}
+
+/// The time, or for ever.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

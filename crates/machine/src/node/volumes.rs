@@ -48,26 +48,12 @@ impl Sources<'_> {
     /// The volumes of the pod.
     pub(super) fn volumes(&self) -> Result<Vec<VolumePlan>, PlanError> {
         let spec = self.pod.spec.as_ref();
-        let context = spec.and_then(|spec| spec.security_context.as_ref());
-        let group = context.and_then(|context| context.fs_group);
-        // Where there is one user only, everything is its own.
-        let group = group.and_then(|group| u32::try_from(group).ok());
-        let group = group.filter(|_| !self.place.is_rootless);
         let count = spec.and_then(|spec| spec.volumes.as_ref()).map_or(0, Vec::len);
         if count > VOLUMES_MAX {
             return Err(PlanError::Volumes { count });
         }
-        let mut plans = Vec::new();
-        for volume in spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten() {
-            let is_own = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
-            if volume.name.is_empty() || !volume.name.chars().all(|it| is_own(it) || it == '-') {
-                let (volume, path) = (volume.name.clone(), volume.name.clone());
-                return Err(PlanError::FilePath { volume, path });
-            }
-            if let Some(content) = self.volume_content(volume)? {
-                plans.push(VolumePlan { name: volume.name.clone(), group, content });
-            }
-        }
+        let planned = self.each_volume().into_iter().map(|(_, planned)| planned);
+        let plans = planned.collect::<Result<Vec<VolumePlan>, PlanError>>()?;
         let bytes = plans.iter().map(|plan| match plan.content {
             VolumeContent::Empty { size_bytes } => size_bytes,
             _ => 0,
@@ -77,6 +63,28 @@ impl Sources<'_> {
             return Err(PlanError::Sizes { bytes });
         }
         Ok(plans)
+    }
+
+    /// Each volume by its name, planned for itself.
+    pub(super) fn each_volume(&self) -> Vec<(&str, Result<VolumePlan, PlanError>)> {
+        let spec = self.pod.spec.as_ref();
+        let context = spec.and_then(|spec| spec.security_context.as_ref());
+        let group = context.and_then(|context| context.fs_group);
+        // Where there is one user only, everything is its own.
+        let group = group.and_then(|group| u32::try_from(group).ok());
+        let group = group.filter(|_| !self.place.is_rootless);
+        let volumes = spec.and_then(|spec| spec.volumes.as_ref()).into_iter().flatten();
+        let plan = |volume: &Volume| {
+            let is_own = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+            if volume.name.is_empty() || !volume.name.chars().all(|it| is_own(it) || it == '-') {
+                let (volume, path) = (volume.name.clone(), volume.name.clone());
+                return Err(PlanError::FilePath { volume, path });
+            }
+            let content = self.volume_content(volume)?;
+            Ok(content.map(|content| VolumePlan { name: volume.name.clone(), group, content }))
+        };
+        let planned = volumes.map(|volume| (volume.name.as_str(), plan(volume).transpose()));
+        planned.filter_map(|(name, planned)| Some((name, planned?))).collect()
     }
 
     /// `None` for a kind that a machine does not have.

@@ -9,6 +9,7 @@
 mod images;
 mod lab;
 mod sidecars;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,8 +19,7 @@ use std::time::{Duration, Instant};
 use ambit_machine::image::ImageMap;
 use ambit_machine::layout::Layout;
 use ambit_machine::{Liveness, Phase, UpConfig, UpError};
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
+use futures::future::{FutureExt, LocalBoxFuture};
 use serde_json::json;
 
 use lab::{Lab, container, deployment, owners, pod, service};
@@ -43,7 +43,6 @@ fn main() -> ExitCode {
 }
 
 type Case = fn() -> LocalBoxFuture<'static, ()>;
-
 const CASES: &[(&str, Case)] = &[
     ("pods_are_set_apart", || pods_are_set_apart().boxed_local()),
     ("pods_cannot_write_the_host", || pods_cannot_write_the_host().boxed_local()),
@@ -53,6 +52,8 @@ const CASES: &[(&str, Case)] = &[
     ("sidecars_outlive_those_they_serve", || {
         sidecars::sidecars_outlive_those_they_serve().boxed_local()
     }),
+    ("volumes_change_alone", || volumes::a_bad_volume_stops_no_other().boxed_local()),
+    ("no_process_escapes", || volumes::nothing_outlives_the_only_container().boxed_local()),
     ("readiness_is_what_probes_say", || readiness_is_what_probes_say().boxed_local()),
     ("services_lead_to_ready_endpoints", || services_lead_to_ready_endpoints().boxed_local()),
     ("cluster_dns_answers", || cluster_dns_answers().boxed_local()),
