@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::content::{Bounded, Counted, Slice, decompressed, exceeded, is_compressed};
 use crate::entries::{Entries, Kind, TarError};
+use crate::halt::Guard;
 use crate::limits::{Budget, Exceeded, Limits, within};
 
 /// Links from one member to the next.
@@ -75,7 +76,12 @@ pub(crate) enum Member {
 
 impl Archive {
     /// Opens a directory or an archive; `scratch` is a directory for what must be written out.
-    pub(crate) fn open(path: &Path, scratch: &Path, limits: &Limits) -> Result<Self, ArchiveError> {
+    pub(crate) fn open(
+        path: &Path,
+        scratch: &Path,
+        limits: &Limits,
+        guard: &Guard<'_>,
+    ) -> Result<Self, ArchiveError> {
         let failed = |source| ArchiveError::Open { path: path.to_owned(), source };
         if std::fs::metadata(path).map_err(failed)?.is_dir() {
             return Ok(Self::Directory(path.to_owned()));
@@ -84,7 +90,7 @@ impl Archive {
         let mut first = [0; 8];
         let length = archive.clone().read(&mut first).map_err(failed)?;
         if is_compressed(&first[..length]) {
-            archive = write_out(archive, scratch, limits).map_err(|source| {
+            archive = write_out(archive, scratch, limits, guard).map_err(|source| {
                 let path = path.to_owned();
                 match exceeded(&source) {
                     Some(source) => ArchiveError::Bound { path, source },
@@ -163,10 +169,17 @@ fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// Writes an archive out that is compressed as a whole, so that its members can be found.
-fn write_out(archive: Slice, scratch: &Path, limits: &Limits) -> io::Result<Slice> {
+fn write_out(
+    archive: Slice,
+    scratch: &Path,
+    limits: &Limits,
+    guard: &Guard<'_>,
+) -> io::Result<Slice> {
+    guard.look().map_err(io::Error::other)?;
     let mut total = Budget::new(limits.archive_bytes, "bytes in the decompressed archive");
     let (counted, compressed) = Counted::new(archive);
-    let mut plain = Bounded::new(decompressed(counted)?, &mut total, compressed, limits);
+    let mut plain =
+        Bounded::new(guard.over(decompressed(counted)?), &mut total, compressed, limits);
     let mut file = unnamed_file(scratch)?;
     io::copy(&mut plain, &mut file)?;
     file.flush()?;

@@ -12,6 +12,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::halt::{Halt, Stop};
+
 /// Bytes of a file that the store itself wrote.
 const OWN_FILE_MAX_BYTES: u64 = 16 << 20;
 /// How long one waits for a lock, or for another import of the same image.
@@ -39,6 +41,9 @@ pub enum StoreError {
         /// What is wrong.
         source: serde_json::Error,
     },
+    /// It was ended before its time.
+    #[error(transparent)]
+    Halt(#[from] Halt),
     /// Somebody else is at it.
     #[error("another process has been working at {path} for {} seconds", WAIT_MAX.as_secs())]
     Busy {
@@ -71,14 +76,15 @@ impl Locked {
         }
     }
 
-    /// Waits until nobody else holds it.
-    pub(crate) fn wait(path: &Path) -> Result<Self, StoreError> {
+    /// Waits until nobody else holds it, or until it is stopped.
+    pub(crate) fn wait(path: &Path, stop: &Stop) -> Result<Self, StoreError> {
         let started = Instant::now();
         while started.elapsed() < WAIT_MAX {
             let file = File::options().create(true).truncate(false).write(true).open(path);
             if let Some(locked) = Self::try_now(at("open", path, file)?, path)? {
                 return Ok(locked);
             }
+            stop.look()?;
             thread::sleep(WAIT_STEP);
         }
         Err(StoreError::Busy { path: path.to_owned() })

@@ -1,12 +1,11 @@
 //! One layer on its way into the tree: decompressed, checked and unpacked in one pass.
 
-use std::cell::Cell;
 use std::io::{self, Read};
-use std::rc::Rc;
 
 use crate::content::{Bounded, Counted, Stream, decompressed, drain};
 use crate::digest::{Digest, Hashing};
 use crate::entries::TarError;
+use crate::halt::Guard;
 use crate::limits::{Budget, Limits};
 use crate::manifest::Layer;
 use crate::unpack::{UnpackError, Unpacker};
@@ -44,10 +43,13 @@ pub(crate) fn unpack(
     unpacker: &mut Unpacker<'_>,
     unpacked: &mut Budget,
     limits: &Limits,
+    guard: &Guard<'_>,
 ) -> Result<(), LayerError> {
-    let (counted, compressed) = Counted::new(layer.content.clone());
+    let (counted, compressed) = Counted::new(guard.over(layer.content.clone()));
     let mut stored = Hashing::new(counted);
-    let diff_id = unpack_stored(&mut stored, compressed, unpacker, unpacked, limits);
+    let bounded = |plain| Bounded::new(guard.over(plain), unpacked, compressed, limits);
+    let diff_id = decompressed(&mut stored).map_err(LayerError::from);
+    let diff_id = diff_id.and_then(|plain| unpack_plain(bounded(plain), unpacker));
     // Whoever got damaged data should learn that, and not what it looks like.
     let may_be_damaged = match &diff_id {
         Ok(_) => true,
@@ -65,16 +67,9 @@ pub(crate) fn unpack(
     compare("digest before compression", layer.diff_id, diff_id?)
 }
 
-/// The digest of what was unpacked; `compressed` counts what is read of `stored`.
-fn unpack_stored(
-    stored: &mut impl Read,
-    compressed: Rc<Cell<u64>>,
-    unpacker: &mut Unpacker<'_>,
-    unpacked: &mut Budget,
-    limits: &Limits,
-) -> Result<Digest, LayerError> {
-    let bounded = Bounded::new(decompressed(stored)?, unpacked, compressed, limits);
-    let mut plain = Hashing::new(bounded);
+/// The digest of what was unpacked.
+fn unpack_plain(plain: impl Read, unpacker: &mut Unpacker<'_>) -> Result<Digest, LayerError> {
+    let mut plain = Hashing::new(plain);
     unpacker.layer(Stream(&mut plain))?;
     drain(&mut plain)?;
     Ok(plain.digest())

@@ -49,6 +49,13 @@ const USER_FILE_MAX_BYTES: u64 = 1 << 20;
 /// Groups that one user may be a member of; the kernel takes 65,536.
 const GROUPS_MAX: u64 = 1_024;
 
+/// Bytes that stay free in the file system of the store, unless the share of it is less.
+const KEPT_BYTES: u64 = 2 << 30;
+/// The share: one part of so many.
+const KEPT_DIVISOR: u64 = 4;
+/// Files that can still be made in the file system of the store, if a quarter of all is not less.
+const KEPT_FILES: u64 = 100_000;
+
 /// What an image may be at most.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -96,6 +103,12 @@ pub struct Limits {
     pub user_file_bytes: u64,
     /// Groups of one user.
     pub groups: u64,
+    /// Bytes that stay free in the file system of the store, unless the share of it is less.
+    pub kept_bytes: u64,
+    /// The share: one part of so many.
+    pub kept_divisor: u64,
+    /// Files that can still be made there, if a quarter of all is not less.
+    pub kept_files: u64,
 }
 
 impl Default for Limits {
@@ -123,6 +136,9 @@ impl Default for Limits {
             ratio_free_bytes: RATIO_FREE_BYTES,
             user_file_bytes: USER_FILE_MAX_BYTES,
             groups: GROUPS_MAX,
+            kept_bytes: KEPT_BYTES,
+            kept_divisor: KEPT_DIVISOR,
+            kept_files: KEPT_FILES,
         }
     }
 }

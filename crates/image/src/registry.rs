@@ -13,12 +13,15 @@ mod credentials;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::archive::Archive;
 use crate::digest::Digest;
 use crate::documents::{INDEX, MANIFEST, host_architecture};
+use crate::halt::Halt;
 use crate::limits::{Budget, Exceeded, Limits};
 use crate::manifest::{Finder, INDEX_FILE, ManifestError, blob_name};
 use crate::reference::Reference;
@@ -33,18 +36,20 @@ use client::Client;
 /// Where images of the default registry really are.
 const DEFAULT_REGISTRY: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
+/// For all parts of one image together.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
 /// How images are fetched.
 #[derive(Clone, Debug)]
 pub struct PullOptions {
     /// Who the caller is to registries.
     pub credentials: Credentials,
-    /// Registries, as images name them, that are asked without TLS. Those on this machine always
-    /// are.
-    pub plain: Vec<String>,
     /// As Go names it.
     pub architecture: String,
     /// What an image may be at most.
     pub limits: Limits,
+    /// How long all of one image may take, however steadily it comes.
+    pub timeout: Duration,
 }
 
 impl Default for PullOptions {
@@ -52,9 +57,9 @@ impl Default for PullOptions {
     fn default() -> Self {
         Self {
             credentials: Credentials::default(),
-            plain: Vec::new(),
             architecture: host_architecture().to_owned(),
             limits: Limits::default(),
+            timeout: FETCH_TIMEOUT,
         }
     }
 }
@@ -108,6 +113,24 @@ pub enum PullError {
         /// The bound.
         source: Exceeded,
     },
+    /// It takes for ever.
+    #[error("{reference} is not here after {} seconds; try again nearer to it", .after.as_secs())]
+    Timeout {
+        /// The image.
+        reference: Reference,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The store's file system is too full for it.
+    #[error("cannot fetch {what} of {reference}")]
+    Room {
+        /// The image.
+        reference: Reference,
+        /// Which part of it.
+        what: String,
+        /// Why.
+        source: Halt,
+    },
     /// It cannot be written.
     #[error("cannot write {path}")]
     Write {
@@ -136,14 +159,15 @@ pub async fn pull<C: Connect>(
     })?;
     let (short, real) = DEFAULT_REGISTRY;
     let host = if registry == short { real } else { registry };
-    let is_plain = options.plain.iter().any(|plain| plain == registry);
-    let client = Client::new(connect, host, is_plain, reference.repository(), credentials);
+    let client = Client::new(connect, host, reference.repository(), credentials);
     let mut pull = Pull {
         client: client.map_err(|error| http(reference, registry, error))?,
         reference,
         store,
     };
-    pull.layout(options, directory).await?;
+    let after = options.timeout;
+    let elapsed = |_| PullError::Timeout { reference: reference.clone(), after };
+    timeout(after, pull.layout(options, directory)).await.map_err(elapsed)??;
     Ok(Source::at(directory))
 }
 
@@ -217,6 +241,10 @@ impl<C: Connect> Pull<'_, C> {
         size: u64,
         directory: &Path,
     ) -> Result<(), PullError> {
+        self.store.room(size).map_err(|source| {
+            let (reference, what) = (self.reference.clone(), what.to_owned());
+            PullError::Room { reference, what, source }
+        })?;
         let failed = |error| http(self.reference, what, error);
         let path = directory.join(blob_name(digest));
         // Its name says only later what it is.

@@ -31,6 +31,7 @@ use crate::files::{
     Locked, StoreError, WAIT_MAX, WAIT_STEP, at, make_directory, read_json, remove_tree,
     sync_directory, write_json,
 };
+use crate::halt::{self, Guard, Halt, Stop};
 use crate::layer::{self, LayerError};
 use crate::limits::{Budget, Limits};
 use crate::manifest::{Finder, Found, ManifestError};
@@ -55,6 +56,8 @@ pub struct Options {
     pub architecture: String,
     /// What an image may be at most.
     pub limits: Limits,
+    /// What ends imports from another thread.
+    pub stop: Stop,
 }
 
 impl Default for Options {
@@ -65,6 +68,7 @@ impl Default for Options {
             ownership: if is_root { Ownership::Keep } else { Ownership::Caller },
             architecture: host_architecture().to_owned(),
             limits: Limits::default(),
+            stop: Stop::default(),
         }
     }
 }
@@ -176,14 +180,24 @@ impl Store {
 
     /// Takes an image into the store, if it is not there yet.
     ///
-    /// It blocks until all layers are unpacked. On an error nothing is left.
+    /// It blocks until all layers are unpacked, or until [`Options::stop`] ends it. On an error
+    /// nothing is left.
     pub fn import(&self, source: &Source) -> Result<Image, ImageError> {
+        let guard = Guard::new(&self.directory, &self.options.limits, &self.options.stop);
+        // What a reader makes of it is no news.
+        self.import_guarded(source, &guard).map_err(|error| match guard.halted() {
+            Some(halt) => StoreError::from(halt).into(),
+            None => error,
+        })
+    }
+
+    fn import_guarded(&self, source: &Source, guard: &Guard<'_>) -> Result<Image, ImageError> {
         let failed = |source_error: ManifestError| ImageError::Manifest {
             image: source.to_string(),
             source: Box::new(source_error),
         };
         let limits = &self.options.limits;
-        let archive = Archive::open(&source.path, &self.path(UNFINISHED), limits)
+        let archive = Archive::open(&source.path, &self.path(UNFINISHED), limits, guard)
             .map_err(|error| failed(error.into()))?;
         let architecture = &self.options.architecture;
         let is_stored = |digest: &Digest| self.has(digest);
@@ -192,13 +206,11 @@ impl Store {
         let digest = found.digest;
         if let Some(unfinished) = self.start(&digest)? {
             let image = source.to_string();
-            match self.unpack(&image, &found, &unfinished.path) {
-                Ok(()) => self.finish(unfinished, &digest)?,
-                Err(error) => {
-                    // If this fails too, the next one who opens the store removes it.
-                    let _left = remove_tree(&unfinished.path);
-                    return Err(error);
-                }
+            let unpacked = self.unpack(&image, &found, &unfinished.path, guard);
+            if let Err(error) = unpacked.and_then(|()| self.finish(&unfinished, &digest)) {
+                // If this fails too, the next one who opens the store removes it.
+                let _left = remove_tree(&unfinished.path);
+                return Err(error);
             }
         }
         self.find(&digest)?.ok_or(ImageError::NoImage { digest })
@@ -237,6 +249,11 @@ impl Store {
         self.image_path(digest).is_dir()
     }
 
+    /// Whether so many bytes may be written into it.
+    pub(crate) fn room(&self, bytes: u64) -> Result<(), Halt> {
+        halt::room(&self.directory, bytes, &self.options.limits)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -247,7 +264,7 @@ impl Store {
 
     /// Only one process changes directories.
     fn lock(&self) -> Result<Locked, StoreError> {
-        Locked::wait(&self.path(LOCK_FILE))
+        Locked::wait(&self.path(LOCK_FILE), &self.options.stop)
     }
 
     /// Removes what nobody is working at.
@@ -286,6 +303,7 @@ impl Store {
                 return Ok(Some(self.begin(path)?));
             }
             drop(lock);
+            self.options.stop.look().map_err(StoreError::from)?;
             thread::sleep(WAIT_STEP);
         }
         Err(StoreError::Busy { path }.into())
@@ -300,7 +318,14 @@ impl Store {
         Ok(Unfinished { path, locked })
     }
 
-    fn unpack(&self, image: &str, found: &Found, path: &Path) -> Result<(), ImageError> {
+    fn unpack(
+        &self,
+        image: &str,
+        found: &Found,
+        path: &Path,
+        guard: &Guard<'_>,
+    ) -> Result<(), ImageError> {
+        guard.look().map_err(StoreError::from)?;
         let root = path.join(ROOT);
         at("make", &root, fs::create_dir(&root))?;
         at("open", &root, fs::set_permissions(&root, Permissions::from_mode(ROOT_MODE)))?;
@@ -310,7 +335,8 @@ impl Store {
         let mut unpacker = Unpacker::new(tree, &rules);
         let mut unpacked = Budget::new(limits.unpacked_bytes, "bytes in all layers of an image");
         for (index, layer) in found.layers.iter().enumerate() {
-            layer::unpack(layer, &mut unpacker, &mut unpacked, limits).map_err(|source| {
+            let done = layer::unpack(layer, &mut unpacker, &mut unpacked, limits, guard);
+            done.map_err(|source| {
                 let (image, number) = (image.to_owned(), index + 1);
                 ImageError::Layer { image, number, source: Box::new(source) }
             })?;
@@ -327,7 +353,7 @@ impl Store {
     }
 
     /// Lets an image appear, after it is on the disk as a whole.
-    fn finish(&self, unfinished: Unfinished, digest: &Digest) -> Result<(), ImageError> {
+    fn finish(&self, unfinished: &Unfinished, digest: &Digest) -> Result<(), ImageError> {
         let (path, lock) = (&unfinished.path, self.lock()?);
         at("write to the disk", path, unfinished.locked.sync_file_system())?;
         at("rename", path, fs::rename(path, self.image_path(digest)))?;

@@ -2,7 +2,8 @@
 //!
 //! What the registry must prove is checked by the caller; here the sizes and times are bounded. The
 //! password goes to the registry, or to the address that it names for tokens, and nowhere else:
-//! where a request is redirected, it goes without.
+//! where a request is redirected to another host, it goes without, and no such host can demand a
+//! login. Without TLS nobody is asked but this machine.
 
 use std::fs::File;
 use std::future::Future;
@@ -198,13 +199,12 @@ impl<'c, C: Connect> Client<'c, C> {
     pub(crate) fn new(
         connect: &'c C,
         host: &str,
-        is_plain: bool,
         repository: &'c str,
         login: Option<Login>,
     ) -> Result<Self, HttpError> {
         let wrong = || HttpError::Address { text: host.to_owned() };
         let uri: Uri = format!("http://{host}/").parse().map_err(|_| wrong())?;
-        let is_plain = is_plain || uri.host().is_some_and(is_loopback);
+        let is_plain = uri.host().is_some_and(is_loopback);
         let base = format!("{}://{host}", if is_plain { "http" } else { "https" });
         Ok(Self { connect, base, repository, login, authorization: None })
     }
@@ -268,7 +268,8 @@ impl<'c, C: Connect> Client<'c, C> {
         Ok(head)
     }
 
-    /// Asks, and asks where the answer says. An answer 401 is an answer.
+    /// Asks, and asks where the answer says. An answer 401 of the registry is an answer; one of
+    /// another host is an error, because no login is for it.
     async fn follow(
         &self,
         first: &Uri,
@@ -277,15 +278,22 @@ impl<'c, C: Connect> Client<'c, C> {
         limit: u64,
         sink: &mut impl Sink,
     ) -> Result<Head, HttpError> {
-        let mut uri = first.clone();
+        let (mut uri, mut is_elsewhere) = (first.clone(), false);
         for _ in 0..=REDIRECTS_MAX {
-            let head = self.ask(&uri, accepted, authorization.take(), limit, sink).await?;
+            let head = self.ask(&uri, accepted, authorization.clone(), limit, sink).await?;
+            if head.status == StatusCode::UNAUTHORIZED && is_elsewhere {
+                let complaint = format!(", where {} sends on to", self.base);
+                return Err(HttpError::Denied { host: authority(&uri), complaint });
+            }
             if !head.status.is_redirection() {
                 return Ok(head);
             }
             uri = redirected(&uri, &head.headers)?;
+            if endpoint(&uri)? != endpoint(first)? {
+                (is_elsewhere, authorization) = (true, None);
+            }
         }
-        let (host, to) = (first.to_string(), uri.to_string());
+        let (host, to) = (authority(first), without_query(&uri.to_string()));
         Err(HttpError::Redirect { host, to, reason: "and was sent on too often before" })
     }
 
@@ -308,10 +316,8 @@ impl<'c, C: Connect> Client<'c, C> {
             }
         };
         let uri = token_address(&realm, service.as_deref(), self.repository)?;
-        let is_plain_here = self.base.starts_with("http:");
-        if uri.scheme_str() != Some("https") && !is_plain_here {
-            let reason = "which has no TLS: a password must not go there";
-            return Err(HttpError::Redirect { host: host(), to: realm, reason });
+        if let Some(reason) = forbidden_realm(&self.base, &endpoint(&uri)?) {
+            return Err(HttpError::Redirect { host: host(), to: without_query(&realm), reason });
         }
         let mut bytes = Vec::new();
         let head = self.ask(&uri, "application/json", basic, TOKEN_MAX_BYTES, &mut bytes).await?;
@@ -350,7 +356,8 @@ impl<'c, C: Connect> Client<'c, C> {
             request = request.header(header::AUTHORIZATION, authorization);
         }
         let request = request.body(Empty::<Bytes>::new());
-        let request = request.map_err(|_| HttpError::Address { text: uri.to_string() })?;
+        let request =
+            request.map_err(|_| HttpError::Address { text: without_query(&uri.to_string()) })?;
         let exchange = async {
             let answered = timed(&host, ANSWER_TIMEOUT, sender.send_request(request)).await?;
             receive(&host, answered.map_err(failed)?, limit, sink).await
@@ -454,7 +461,7 @@ fn path(uri: &Uri) -> &str {
 
 /// Who has an address; one with a name and password in it is refused.
 fn endpoint(uri: &Uri) -> Result<Endpoint, HttpError> {
-    let wrong = || HttpError::Address { text: uri.to_string() };
+    let wrong = || HttpError::Address { text: without_query(&uri.to_string()) };
     let is_tls = match uri.scheme_str() {
         Some("https") => true,
         Some("http") => false,
@@ -465,7 +472,8 @@ fn endpoint(uri: &Uri) -> Result<Endpoint, HttpError> {
         return Err(wrong());
     }
     let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-    Ok(Endpoint { host: host.trim_matches(['[', ']']).to_owned(), port, is_tls })
+    let host = host.trim_matches(['[', ']']).to_ascii_lowercase();
+    Ok(Endpoint { host, port, is_tls })
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -473,13 +481,30 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Where an answer sends on to. From TLS it never leads to plain text, nor from elsewhere to this
-/// machine.
+/// Why the password must not go where a registry has its token service, if so.
+fn forbidden_realm(base: &str, to: &Endpoint) -> Option<&'static str> {
+    let (is_here, was_here) = (is_loopback(&to.host), base.starts_with("http:"));
+    match (to.is_tls, is_here, was_here) {
+        (false, _, false) | (false, false, true) => {
+            Some("which has no TLS: a password must not go there")
+        }
+        (true, true, false) => Some("which is this machine"),
+        _ => None,
+    }
+}
+
+/// An address as it may be shown: what follows the path may be as good as a password.
+fn without_query(address: &str) -> String {
+    address.split(['?', '#']).next().unwrap_or_default().to_owned()
+}
+
+/// Where an answer sends on to. It never leads to plain text, except from this machine to itself,
+/// nor from elsewhere to this machine.
 fn redirected(from: &Uri, headers: &HeaderMap) -> Result<Uri, HttpError> {
     let location = headers.get(header::LOCATION).and_then(|it| it.to_str().ok());
     let location = location.unwrap_or_default();
     let refused = |reason| {
-        let (host, to) = (authority(from), location.to_owned());
+        let (host, to) = (authority(from), without_query(location));
         HttpError::Redirect { host, to, reason }
     };
     let scheme = from.scheme_str().unwrap_or_default();
@@ -490,7 +515,7 @@ fn redirected(from: &Uri, headers: &HeaderMap) -> Result<Uri, HttpError> {
     };
     let uri: Uri = whole.parse().map_err(|_| refused("which is no address"))?;
     let to = endpoint(&uri).map_err(|_| refused("which is no address"))?;
-    if scheme == "https" && !to.is_tls {
+    if !to.is_tls && (scheme == "https" || !is_loopback(&to.host)) {
         return Err(refused("which has no TLS"));
     }
     if is_loopback(&to.host) && !from.host().is_some_and(is_loopback) {
@@ -506,7 +531,7 @@ fn token_address(realm: &str, service: Option<&str>, repository: &str) -> Result
     let scope = escaped(&format!("repository:{repository}:pull"));
     let service = service.map(|service| format!("service={}&", escaped(service)));
     let text = format!("{realm}{separator}{}scope={scope}", service.unwrap_or_default());
-    let wrong = || HttpError::Address { text: realm.to_owned() };
+    let wrong = || HttpError::Address { text: without_query(realm) };
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     endpoint(&uri).map(|_| uri.clone())
 }
@@ -546,6 +571,26 @@ mod tests {
         check("https://a.b/x", "", Err("no address"));
         check("https://a.b/x", "https://[::1]/", Err("this machine"));
         check("http://127.0.0.1:5/x", "http://127.0.0.2/y", Ok("http://127.0.0.2/y"));
+        check("http://127.0.0.1:5/x", "http://c.d/y", Err("no TLS"));
+        check("http://localhost/x", "https://c.d/y", Ok("https://c.d/y"));
+        check("https://a.b/x", "http://c.d/y?signature=s", Err("\"http://c.d/y\","));
+    }
+
+    #[test]
+    fn passwords_never_go_in_clear_to_another_machine() {
+        let check = |base: &str, realm: &str, expected: Option<&str>| {
+            let to = endpoint(&realm.parse().unwrap()).unwrap();
+            let found = forbidden_realm(base, &to);
+            assert_eq!(found.is_some(), expected.is_some(), "{base} {realm}");
+            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{found:?}");
+        };
+        check("https://a.b", "https://c.d/t", None);
+        check("https://a.b", "http://a.b/t", Some("no TLS"));
+        check("https://a.b", "http://127.0.0.1/t", Some("no TLS"));
+        check("https://a.b", "https://127.0.0.1/t", Some("this machine"));
+        check("http://localhost:5", "http://[::1]:6/t", None);
+        check("http://localhost:5", "https://c.d/t", None);
+        check("http://localhost:5", "http://c.d/t", Some("no TLS"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use ambit_image::{Digest, Limits};
+use ambit_image::{Digest, Limits, Source};
 use serde_json::json;
 use tar::EntryType;
 
@@ -38,6 +38,20 @@ fn a_hundred_thousand_entries_and_one() {
         layer = layer.link(&format!("{number}"), "x");
     }
     check(|it| it.entries = 100_000, &[layer], "\"100000\" is refused: more than 100000 entries");
+}
+
+#[test]
+fn a_share_of_the_file_system_stays_free() {
+    let full = |it: &mut Limits| (it.kept_bytes, it.kept_divisor) = (u64::MAX, 1);
+    check(full, &[Layer::new().file("x", "")], "choose a directory elsewhere with --state");
+    // One that is compressed as a whole is written out first.
+    let place =
+        Place::limits(Limits { kept_bytes: u64::MAX, kept_divisor: 1, ..Limits::default() });
+    let whole_archive = gzip(&archive(&Parts::new([Layer::new().file("x", "")]).layout()));
+    std::fs::write(place.path("all.tar.gz"), whole_archive).unwrap();
+    let error = place.open().import(&Source::at(&place.path("all.tar.gz"))).unwrap_err();
+    assert!(whole(&error).contains("Ambit leaves to others"), "{}", whole(&error));
+    place.assert_nothing_left();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ambit_image::registry::{Connect, Credentials, Endpoint, PullOptions, pull};
 use ambit_image::{Digest, Limits, Reference, Store};
@@ -242,6 +243,71 @@ fn a_token_is_for_the_registry_and_a_password_for_its_token_service() {
     assert_eq!(of("cdn.test").len(), 3);
     assert!(of("cdn.test").iter().all(|it| it.authorization.is_empty()));
     assert!(of("registry.test").iter().all(|it| !it.authorization.starts_with("Basic")));
+}
+
+/// All hosts but the registry demand a login of their own, and would take any.
+#[test]
+fn no_host_that_a_registry_sends_on_to_can_demand_a_login() {
+    for demand in ["Bearer realm=\"https://cdn.test/token\"", "Basic realm=\"x\""] {
+        for blobs_only in [true, false] {
+            let (files, index) = image();
+            let answers = move |seen: &Seen| match (&*seen.host, &*seen.authorization) {
+                ("auth.test", "Basic YTpi") => answer(200, &[], br#"{"token": "T"}"#),
+                ("registry.test", "Bearer T") if blobs_only && !seen.path.contains("/blobs/") => {
+                    open_registry(&files, &index, seen)
+                }
+                ("registry.test", _) if !blobs_only || seen.authorization == "Bearer T" => {
+                    let to = format!("https://cdn.test{}?signature=s", seen.path);
+                    answer(307, &[("location", &to)], b"")
+                }
+                ("registry.test", _) => answer(401, &[("www-authenticate", BEARER)], b""),
+                _ => answer(401, &[("www-authenticate", demand)], b""),
+            };
+            let name = "registry.test/shop/cart:1";
+            let (result, seen) = fetch(name, &login("registry.test"), Limits::default(), answers);
+            let error = result.unwrap_err();
+            assert!(error.contains("cdn.test refuses access"), "{error}");
+            assert!(!error.contains("signature"), "{error}");
+            let elsewhere: Vec<&Seen> = seen.iter().filter(|it| it.host == "cdn.test").collect();
+            assert_eq!(elsewhere.len(), 1, "asked once, and for no token: {seen:?}");
+            assert_eq!(elsewhere[0].authorization, "");
+            let is_password = |it: &&Seen| it.authorization.starts_with("Basic");
+            assert!(seen.iter().filter(is_password).all(|it| it.host == "auth.test"), "{seen:?}");
+        }
+    }
+}
+
+#[test]
+fn a_registry_may_send_on_to_itself() {
+    let (files, index) = image();
+    let answers = move |seen: &Seen| match (&*seen.authorization, seen.path.split_once("?again")) {
+        ("Basic YTpi", Some((path, _))) => {
+            open_registry(&files, &index, &Seen { path: path.to_owned(), ..seen.clone() })
+        }
+        ("Basic YTpi", None) => {
+            let to = format!("https://registry.test:443{}?again", seen.path);
+            answer(307, &[("location", &to)], b"")
+        }
+        _ => answer(401, &[("www-authenticate", "Basic realm=\"x\"")], b""),
+    };
+    let name = "registry.test/shop/cart:1";
+    let (result, _) = fetch(name, &login("registry.test"), Limits::default(), answers);
+    assert_eq!(result.unwrap(), TREE);
+}
+
+#[test]
+fn a_registry_that_never_ends_is_left() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // It takes connections, and says nothing.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let timeout = Duration::from_millis(50);
+        let options = PullOptions { timeout, ..PullOptions::default() };
+        let reference = format!("127.0.0.1:{port}/shop/cart:1").parse().unwrap();
+        let error = import(&Place::new().open(), &ToServer(port), &reference, &options).await;
+        assert!(error.unwrap_err().contains("is not here after"));
+    });
 }
 
 #[test]

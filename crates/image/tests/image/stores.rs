@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Barrier;
 use std::thread;
 
-use ambit_image::{Digest, Source};
+use ambit_image::{Digest, Options, Source, Store};
 
 use crate::build::{Layer, Parts, Place, tree, whole};
 
@@ -42,6 +42,31 @@ fn an_image_that_is_there_needs_no_layers() {
     let elsewhere = Place::new();
     let text = whole(&elsewhere.import(&files).unwrap_err());
     assert!(text.contains("layer sha256:"), "{text}");
+}
+
+#[test]
+fn an_import_that_is_stopped_leaves_nothing() {
+    let place = Place::new();
+    let options = Options::default();
+    let store = Store::open(&place.path("store"), options.clone()).unwrap();
+    // Small when it is stored, and long to unpack.
+    let zeros = "0".repeat(64 << 20);
+    let large = (0..8).fold(Layer::new(), |it, number| it.file(&format!("f{number}"), &zeros));
+    let directory = place.write("layout", &Parts::new([large]).gzip().layout());
+    let stopped = thread::scope(|scope| {
+        let import = scope.spawn(|| store.import(&directory));
+        let begun = || fs::read_dir(place.path("store/unfinished")).unwrap().count() > 0;
+        while !begun() && !import.is_finished() {
+            thread::yield_now();
+        }
+        options.stop.stop();
+        import.join().unwrap()
+    });
+    assert!(whole(&stopped.unwrap_err()).contains("interrupted"));
+    place.assert_nothing_left();
+    let again = store.import(&directory);
+    assert!(whole(&again.unwrap_err()).contains("interrupted"), "a stop is for good");
+    place.assert_nothing_left();
 }
 
 #[test]
