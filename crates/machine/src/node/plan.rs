@@ -446,6 +446,7 @@ mod tests {
             images: &images,
             is_rootless: false,
             host_paths: &[],
+            memory_bytes: 16 << 30,
         };
         let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u"}, "spec": spec});
         let pod: Pod = serde_json::from_value(pod).unwrap();

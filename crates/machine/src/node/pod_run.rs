@@ -23,6 +23,7 @@ use super::Context;
 use super::addresses_in_use::{ADDRESS_ANNOTATION, AddressError};
 use super::cni::{self, CniError};
 use super::launch::{self, LaunchError, Running};
+use super::memory;
 use super::network::{self, NetworkError};
 use super::plan::{self, Place, PlanError, PodName, Version};
 use super::probe::{Answer, NodeProbe};
@@ -284,6 +285,7 @@ impl PodRun {
             images,
             is_rootless: self.context.record.rootless,
             host_paths: &self.context.record.host_paths,
+            memory_bytes: memory::total_bytes(),
         }
     }
 

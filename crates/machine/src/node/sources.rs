@@ -17,8 +17,6 @@ use crate::registry::Mirror;
 
 /// Most volumes of a pod; each is a mount.
 pub(super) const VOLUMES_MAX: usize = 100;
-/// Most memory that the empty volumes of a pod may take together.
-pub(super) const EMPTY_TOTAL_MAX_BYTES: u64 = 64 << 30;
 
 /// Why a pod cannot be started from its object.
 #[derive(Debug, thiserror::Error)]
@@ -111,11 +109,13 @@ pub(crate) enum PlanError {
     /// More memory than the volumes of a pod may take.
     #[error(
         "the emptyDir volumes of the pod may take {bytes} bytes of memory, more than \
-         {EMPTY_TOTAL_MAX_BYTES}; write smaller sizeLimits"
+         {limit_bytes}, which is half of this machine's; write smaller sizeLimits"
     )]
     Sizes {
         /// All together.
         bytes: u64,
+        /// The bound.
+        limit_bytes: u64,
     },
     /// A path of the host that no pod sees.
     #[error(
@@ -156,6 +156,8 @@ pub(crate) struct Place<'a> {
     pub(crate) is_rootless: bool,
     /// Directories of the host that pods may write.
     pub(crate) host_paths: &'a [HostPath],
+    /// Of the host.
+    pub(crate) memory_bytes: u64,
 }
 
 /// Namespace, name and uid of a pod.

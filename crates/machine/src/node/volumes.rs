@@ -12,14 +12,16 @@ use k8s_openapi::api::core::v1::{
     VolumeProjection,
 };
 
-use super::sources::{EMPTY_TOTAL_MAX_BYTES, PlanError, Sources, VOLUMES_MAX};
+use super::sources::{PlanError, Sources, VOLUMES_MAX};
 use crate::image::expand;
 use crate::pod::{
     FilePlan, MountPlan, NOT_SHOWN, VolumeContent, VolumePlan, Writable, volume_place,
 };
 
-/// Room in an empty volume that does not say.
+/// Room in an empty volume that does not say, unless its share of the memory is less.
 const EMPTY_SIZE_BYTES: u64 = 1 << 30;
+/// The least that such a share is good for.
+const EMPTY_SIZE_MIN_BYTES: u64 = 1 << 20;
 /// Of files whose volume does not say.
 const FILE_MODE: u32 = 0o644;
 const MODE_BITS: u32 = 0o777;
@@ -53,15 +55,8 @@ impl Sources<'_> {
             return Err(PlanError::Volumes { count });
         }
         let planned = self.each_volume().into_iter().map(|(_, planned)| planned);
-        let plans = planned.collect::<Result<Vec<VolumePlan>, PlanError>>()?;
-        let bytes = plans.iter().map(|plan| match plan.content {
-            VolumeContent::Empty { size_bytes } => size_bytes,
-            _ => 0,
-        });
-        let bytes = bytes.fold(0, u64::saturating_add);
-        if bytes > EMPTY_TOTAL_MAX_BYTES {
-            return Err(PlanError::Sizes { bytes });
-        }
+        let mut plans = planned.collect::<Result<Vec<VolumePlan>, PlanError>>()?;
+        share_memory(&mut plans, self.place.memory_bytes / 2)?;
         Ok(plans)
     }
 
@@ -316,6 +311,27 @@ pub(super) fn objects(pod: &Pod) -> Vec<(&str, &str)> {
     found
 }
 
+/// Sees that the empty volumes of a pod do not take more memory than this together: those with a
+/// size have it, the others share what is left.
+fn share_memory(plans: &mut [VolumePlan], limit_bytes: u64) -> Result<(), PlanError> {
+    let sizes = plans.iter_mut().filter_map(|plan| match &mut plan.content {
+        VolumeContent::Empty { size_bytes } => Some(size_bytes),
+        _ => None,
+    });
+    let (unsized_ones, sizes): (Vec<&mut u64>, Vec<_>) = sizes.partition(|size| **size == 0);
+    let written = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(**size));
+    let count = unsized_ones.len() as u64;
+    let least = written.saturating_add(count * EMPTY_SIZE_MIN_BYTES);
+    if least > limit_bytes {
+        return Err(PlanError::Sizes { bytes: least, limit_bytes });
+    }
+    let share = (limit_bytes - written).checked_div(count).unwrap_or_default();
+    for size in unsized_ones {
+        *size = share.min(EMPTY_SIZE_BYTES);
+    }
+    Ok(())
+}
+
 /// As in Kubernetes, a limit of 0 is none; here it is the same as one that is not written.
 fn empty_content(volume: &str, empty: &EmptyDirVolumeSource) -> Result<VolumeContent, PlanError> {
     let written = empty.size_limit.as_ref().map(|limit| {
@@ -323,7 +339,7 @@ fn empty_content(volume: &str, empty: &EmptyDirVolumeSource) -> Result<VolumeCon
             .ok_or_else(|| PlanError::Size { volume: volume.to_owned(), size: limit.0.clone() })
     });
     let written = written.transpose()?.filter(|size| *size > 0);
-    Ok(VolumeContent::Empty { size_bytes: written.unwrap_or(EMPTY_SIZE_BYTES) })
+    Ok(VolumeContent::Empty { size_bytes: written.unwrap_or(0) })
 }
 
 /// The bytes of a quantity as Kubernetes writes it, rounded up: `1.5Gi`, `64M`, `1e9`. `None` if it
@@ -460,6 +476,7 @@ mod tests {
             images: &ImageMap::default(),
             is_rootless: false,
             host_paths: &host_paths,
+            memory_bytes: 16 << 30,
         };
         let names = PodName::of(&pod);
         let sources = Sources { pod: &pod, place: &place, mirror: &mirror, names: &names };
@@ -527,7 +544,8 @@ mod tests {
             check(map("a", path), "is no path in a volume");
         }
         check(json!({"emptyDir": {"sizeLimit": "1Zi"}}), "is no size; write it as 64Mi");
-        check(json!({"emptyDir": {"sizeLimit": "65Gi"}}), "may take 69793218560 bytes of memory");
+        check(json!({"emptyDir": {"sizeLimit": "9Gi"}}), "may take 9663676416 bytes of memory");
+        check(json!({"emptyDir": {"sizeLimit": "9Gi"}}), "more than 8589934592, which is half of");
         check(json!({"hostPath": {"path": "/run/docker.sock"}}), "ambit up --host-path DIR");
         check(json!({"hostPath": {"path": "/tmp/tmux-0"}}), "pods see nothing of /tmp/tmux-0");
         check(json!({"hostPath": {"path": "/a/../etc"}}), "pods see nothing of /a/../etc");
@@ -609,9 +627,36 @@ mod tests {
         let small = |number| json!({"name": format!("v{number}"), "emptyDir": {"sizeLimit": "1k"}});
         assert_eq!(many(100, small), Ok(100));
         assert!(many(101, small).unwrap_err().contains("101 volumes"));
-        let usual = |number| json!({"name": format!("v{number}"), "emptyDir": {}});
-        assert_eq!(many(64, usual), Ok(64));
-        assert!(many(65, usual).unwrap_err().contains("of memory"));
+        let large =
+            |number| json!({"name": format!("v{number}"), "emptyDir": {"sizeLimit": "1Gi"}});
+        assert_eq!(many(8, large), Ok(8));
+        assert!(many(9, large).unwrap_err().contains("of memory"));
+    }
+
+    #[test]
+    fn volumes_without_a_size_share_the_memory() {
+        let check = |limit: u64, written: &[u64], expected: Option<&[u64]>| {
+            let plan = |size: &u64| VolumePlan {
+                name: "v".to_owned(),
+                group: None,
+                content: VolumeContent::Empty { size_bytes: *size },
+            };
+            let mut plans: Vec<VolumePlan> = written.iter().map(plan).collect();
+            let shared = share_memory(&mut plans, limit);
+            let wanted: Option<Vec<VolumePlan>> =
+                expected.map(|all| all.iter().map(plan).collect());
+            assert_eq!(shared.ok().map(|()| plans), wanted, "{limit} {written:?}");
+        };
+        let (mib, gib) = (1 << 20, 1 << 30);
+        check(8 * gib, &[0, 0], Some(&[gib, gib]));
+        check(gib, &[0, 0], Some(&[gib / 2, gib / 2]));
+        check(gib, &[gib / 2, 0], Some(&[gib / 2, gib / 2]));
+        check(gib, &[gib], Some(&[gib]));
+        check(gib, &[gib, 0], None);
+        check(gib, &[gib, 1], None);
+        check(gib, &[u64::MAX, u64::MAX], None);
+        check(2 * mib, &[0, 0, 0], None);
+        check(0, &[], Some(&[]));
     }
 
     #[test]
