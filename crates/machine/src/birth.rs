@@ -13,9 +13,10 @@ use std::process::{Command, ExitCode, Stdio};
 use ambit_net::sys::process::{self, Namespaces};
 use anyhow::Context;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::time::Instant;
 
 use super::config::{Progress, UpConfig};
-use super::down::{DownError, down, remove_state};
+use super::down::{DownError, down_held, remove_state};
 use super::import::{self, Claim, ImportError};
 use super::record::{Liveness, Record, RecordError, liveness};
 use crate::addresses::NODES_MAX;
@@ -40,7 +41,7 @@ pub enum UpError {
         state: PathBuf,
     },
     /// Another command is about to start one.
-    #[error("another `ambit up` is importing images at {state}; wait for it, or end it")]
+    #[error("another command is importing images at {state}; wait for it, or end it")]
     Importing {
         /// The state directory.
         state: PathBuf,
@@ -215,7 +216,7 @@ async fn start(
 
 /// A machine that did not start leaves nothing but its logs, either.
 async fn gave_up(layout: &Layout, error: String) -> UpError {
-    match down(layout).await {
+    match down_held(layout, Instant::now()).await {
         // The images are ours, and go with the rest.
         Ok(_) | Err(DownError::NoMachine { .. } | DownError::Importing { .. }) => {}
         Err(left) => tracing::warn!(%left, "a machine that did not start is not gone"),
@@ -255,7 +256,10 @@ fn make_room(layout: &Layout) -> Result<(), UpError> {
     let failed = |source| UpError::State { state: layout.root().to_owned(), source };
     match liveness(layout).map_err(failed)? {
         Liveness::Alive => Err(UpError::Running { state: layout.root().to_owned() }),
-        Liveness::Dead => Ok(remove_state(layout)?),
+        Liveness::Dead => match import::claim(layout).map_err(failed)? {
+            Claim::Busy => Err(UpError::Importing { state: layout.root().to_owned() }),
+            Claim::Absent | Claim::Taken(_) => Ok(remove_state(layout)?),
+        },
         Liveness::Absent if is_foreign(layout.root()).map_err(failed)? => {
             Err(UpError::Foreign { state: layout.root().to_owned() })
         }

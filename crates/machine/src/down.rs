@@ -5,7 +5,7 @@
 //! only files; logs stay.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,13 +14,15 @@ use ambit_net::sys::process::{self, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::import;
+use super::import::{self, Claim};
 use super::record::{Liveness, Record, RecordError, liveness, start_ticks};
 use crate::layout::Layout;
 use crate::ownership::{OwnershipError, check_state_directory};
 
 /// How long the kernel may take to end a machine.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long somebody else may hold its images.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked whether that is so.
 const END_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -45,8 +47,8 @@ pub enum DownError {
         /// The state directory.
         state: PathBuf,
     },
-    /// One is about to be started.
-    #[error("an `ambit up` is importing images at {state}; end it")]
+    /// Its store of images is another command's.
+    #[error("another command is importing images at {state}; wait for it, or end it")]
     Importing {
         /// The state directory.
         state: PathBuf,
@@ -98,6 +100,30 @@ pub enum DownError {
 pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
     let start = Instant::now();
     check_state_directory(layout.root())?;
+    let is_there = liveness(layout).is_ok_and(|state| state != Liveness::Absent);
+    let _held = if is_there { hold_store(layout).await? } else { None };
+    down_held(layout, start).await
+}
+
+/// Takes the images of a machine from those who bring more of them, or gives up before anything is
+/// ended. `None` if it has none.
+async fn hold_store(layout: &Layout) -> Result<Option<File>, DownError> {
+    let latest = Instant::now() + STORE_TIMEOUT;
+    loop {
+        let claim = import::claim(layout);
+        match claim.map_err(|source| DownError::Remove { path: layout.images(), source })? {
+            Claim::Taken(held) => return Ok(Some(held)),
+            Claim::Absent => return Ok(None),
+            Claim::Busy if Instant::now() > latest => {
+                return Err(DownError::Importing { state: layout.root().to_owned() });
+            }
+            Claim::Busy => sleep(END_INTERVAL).await,
+        }
+    }
+}
+
+/// [`down`] by somebody who holds the machine's images, if there is a machine.
+pub(super) async fn down_held(layout: &Layout, start: Instant) -> Result<DownReport, DownError> {
     let lock = layout.lock();
     let state =
         liveness(layout).map_err(|source| DownError::Remove { path: lock.clone(), source })?;

@@ -5,13 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
+use std::future::Future;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 
 use ambit_image::registry::{Connect, Credentials, PullError, PullOptions, pull};
 use ambit_image::users::{self, UserError};
-use ambit_image::{Limits, Options, Reference, ReferenceError, Source, SourceError, Store};
+use ambit_image::{
+    Image, Limits, Options, Reference, ReferenceError, Source, SourceError, Stop, Store,
+};
+use tokio::task::spawn_blocking;
 
 use crate::image::{ImageError, ImageMap, StoredImage, repository};
 use crate::layout::Layout;
@@ -94,6 +100,26 @@ pub enum ImportError {
         /// Why.
         source: Box<PullError>,
     },
+    /// Another command makes or removes the store.
+    #[error("the images of {state} are being made or removed by another command; try again")]
+    Busy {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// There is no store, and so no machine.
+    #[error("no machine at {state}; name its directory with --state")]
+    NoMachine {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// The store cannot be held.
+    #[error("cannot lock the images of {state}")]
+    Lock {
+        /// The state directory.
+        state: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The user ended the command.
     #[error("interrupted; nothing was imported")]
     Interrupted,
@@ -160,9 +186,25 @@ impl ImageSources {
         self.0.values().any(|origin| matches!(origin, Origin::Registry(_)))
     }
 
-    /// Brings them into the store of this machine, one after the other, and says what they mean
-    /// then. It blocks while one is unpacked.
+    /// Brings them into the store that [`up_with`](crate::up_with) has made, one after the other,
+    /// and says what they mean then. When `interruption` is there, it ends, and nothing goes on.
     pub async fn import<C: Connect>(
+        &self,
+        layout: &Layout,
+        registries: &Registries<C>,
+        progress: &mut dyn FnMut(&str),
+        interruption: impl Future<Output = ()>,
+    ) -> Result<ImageMap, ImportError> {
+        if self.0.is_empty() {
+            return Ok(ImageMap::default());
+        }
+        create_below(layout.root(), &layout.images())?;
+        let interruption = pin!(interruption);
+        Importer::open(&layout.images(), registries, interruption)?.all(&self.0, progress).await
+    }
+
+    /// Brings them into the store of a machine that runs. Until then nobody takes it away.
+    pub async fn import_running<C: Connect>(
         &self,
         layout: &Layout,
         registries: &Registries<C>,
@@ -171,8 +213,9 @@ impl ImageSources {
         if self.0.is_empty() {
             return Ok(ImageMap::default());
         }
-        create_below(layout.root(), &layout.images())?;
-        self.import_into(&open(&layout.images())?, registries, progress).await
+        let _held = share(layout)?;
+        let never = pin!(std::future::pending());
+        Importer::open(&layout.images(), registries, never)?.all(&self.0, progress).await
     }
 
     /// Looks whether they can be imported, and says what they would mean. Nothing of them stays.
@@ -185,36 +228,44 @@ impl ImageSources {
         if self.0.is_empty() {
             return Ok(ImageMap::default());
         }
-        create_below(layout.root(), &layout.images())?;
-        let scratch = open(&layout.images())?.scratch().map_err(store_failed)?;
-        self.import_into(&open(&scratch.path().join("store"))?, registries, progress).await
+        let _held = share(layout)?;
+        let scratch = open(&layout.images(), Stop::default())?.scratch().map_err(store_failed)?;
+        let store = scratch.path().join("store");
+        let never = pin!(std::future::pending());
+        Importer::open(&store, registries, never)?.all(&self.0, progress).await
+    }
+}
+
+/// Fetches and unpacks images until it is interrupted.
+struct Importer<'i, C, I> {
+    store: Arc<Store>,
+    stop: Stop,
+    registries: &'i Registries<C>,
+    interruption: Pin<&'i mut I>,
+}
+
+impl<'i, C: Connect, I: Future<Output = ()>> Importer<'i, C, I> {
+    fn open(
+        store: &Path,
+        registries: &'i Registries<C>,
+        interruption: Pin<&'i mut I>,
+    ) -> Result<Self, ImportError> {
+        let stop = Stop::default();
+        let store = Arc::new(open(store, stop.clone())?);
+        Ok(Self { store, stop, registries, interruption })
     }
 
-    async fn import_into<C: Connect>(
-        &self,
-        store: &Store,
-        registries: &Registries<C>,
+    async fn all(
+        &mut self,
+        origins: &BTreeMap<String, Origin>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<ImageMap, ImportError> {
-        let options =
-            PullOptions { credentials: registries.credentials.clone(), ..PullOptions::default() };
         let mut images = ImageMap::default();
-        for (name, origin) in &self.0 {
+        for (name, origin) in origins {
             progress(name);
-            let failed =
-                |source| ImportError::Image { name: name.clone(), source: Box::new(source) };
             let image = match origin {
-                Origin::File(source) => store.import(source).map_err(failed)?,
-                Origin::Registry(reference) => {
-                    let scratch = store.scratch().map_err(store_failed)?;
-                    let connect = &registries.connect;
-                    let pulled = pull(connect, reference, &options, store, scratch.path()).await;
-                    let source = pulled.map_err(|source| ImportError::Pull {
-                        name: name.clone(),
-                        source: Box::new(source),
-                    })?;
-                    store.import(&source).map_err(failed)?
-                }
+                Origin::File(source) => self.unpack(name, source.clone()).await?,
+                Origin::Registry(reference) => self.fetch(name, reference).await?,
             };
             let user = users::resolve(&image.root, &image.config.user, &Limits::default());
             let user = user.map_err(|source| ImportError::User {
@@ -228,10 +279,44 @@ impl ImageSources {
         }
         Ok(images)
     }
+
+    async fn fetch(&mut self, name: &str, reference: &Reference) -> Result<Image, ImportError> {
+        let credentials = self.registries.credentials.clone();
+        let options = PullOptions { credentials, ..PullOptions::default() };
+        let store = self.store.clone();
+        let scratch = store.scratch().map_err(store_failed)?;
+        let connect = &self.registries.connect;
+        let pulled = tokio::select! {
+            pulled = pull(connect, reference, &options, &store, scratch.path()) => pulled,
+            () = &mut self.interruption => return Err(ImportError::Interrupted),
+        };
+        let source = pulled.map_err(|source| ImportError::Pull {
+            name: name.to_owned(),
+            source: Box::new(source),
+        })?;
+        self.unpack(name, source).await
+    }
+
+    /// Unpacks one on a thread of its own. Its end is waited for, so that nobody writes any more.
+    async fn unpack(&mut self, name: &str, source: Source) -> Result<Image, ImportError> {
+        let store = self.store.clone();
+        let mut unpacking = spawn_blocking(move || store.import(&source));
+        let unpacked = tokio::select! {
+            unpacked = &mut unpacking => unpacked,
+            () = &mut self.interruption => {
+                self.stop.stop();
+                let _ended = unpacking.await;
+                return Err(ImportError::Interrupted);
+            }
+        };
+        let unpacked = unpacked.expect("an import does not panic");
+        let source = |source| ImportError::Image { name: name.to_owned(), source };
+        unpacked.map_err(|error| source(Box::new(error)))
+    }
 }
 
-fn open(directory: &Path) -> Result<Store, ImportError> {
-    Store::open(directory, Options::default()).map_err(store_failed)
+fn open(directory: &Path, stop: Stop) -> Result<Store, ImportError> {
+    Store::open(directory, Options { stop, ..Options::default() }).map_err(store_failed)
 }
 
 fn store_failed(error: ambit_image::ImageError) -> ImportError {
@@ -244,7 +329,7 @@ pub(crate) enum Claim {
     Absent,
     /// It is the caller's until the value ends.
     Taken(File),
-    /// An `ambit up` is filling it.
+    /// Another command is at it.
     Busy,
 }
 
@@ -255,13 +340,36 @@ pub(crate) fn claim(layout: &Layout) -> io::Result<Claim> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claim::Absent),
         other => other?,
     };
-    match file.try_lock() {
+    locked(&path, file, File::try_lock)
+}
+
+/// Holds the store of a machine that is there, with others who do the same, against those who would
+/// remove it.
+fn share(layout: &Layout) -> Result<File, ImportError> {
+    let (path, state) = (layout.images(), || layout.root().to_owned());
+    let claim = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Claim::Absent),
+        opened => opened.and_then(|file| locked(&path, file, File::try_lock_shared)),
+    };
+    match claim.map_err(|source| ImportError::Lock { state: state(), source })? {
+        Claim::Taken(held) => Ok(held),
+        Claim::Busy => Err(ImportError::Busy { state: state() }),
+        Claim::Absent => Err(ImportError::NoMachine { state: state() }),
+    }
+}
+
+fn locked(
+    path: &Path,
+    file: File,
+    lock: impl FnOnce(&File) -> Result<(), TryLockError>,
+) -> io::Result<Claim> {
+    match lock(&file) {
         Err(TryLockError::WouldBlock) => return Ok(Claim::Busy),
         Err(TryLockError::Error(error)) => return Err(error),
         Ok(()) => {}
     }
     // Another command may have removed it, and a third one made another.
-    let is_it = fs::metadata(&path).is_ok_and(|now| {
+    let is_it = fs::metadata(path).is_ok_and(|now| {
         file.metadata().is_ok_and(|held| (held.dev(), held.ino()) == (now.dev(), now.ino()))
     });
     Ok(if is_it { Claim::Taken(file) } else { Claim::Busy })
@@ -329,5 +437,53 @@ mod tests {
         drop(held);
         assert_eq!(remove_left(&layout).unwrap(), Some(true));
         assert!(!layout.images().exists());
+    }
+
+    #[test]
+    fn who_imports_into_a_machine_shares_its_store() {
+        let state = tempfile::tempdir().unwrap();
+        let layout = Layout::new(state.path());
+        assert!(matches!(share(&layout), Err(ImportError::NoMachine { .. })));
+        assert!(!layout.images().exists(), "nothing is made for a machine that is gone");
+        fs::create_dir_all(layout.images()).unwrap();
+        let (first, second) = (share(&layout).unwrap(), share(&layout).unwrap());
+        drop(first);
+        assert!(matches!(claim(&layout).unwrap(), Claim::Busy));
+        assert_eq!(remove_left(&layout).unwrap(), None);
+        drop(second);
+        let Claim::Taken(_held) = claim(&layout).unwrap() else { panic!("nobody has it") };
+        assert!(matches!(share(&layout), Err(ImportError::Busy { .. })));
+    }
+
+    /// For images in files, which need none.
+    struct Nowhere;
+
+    impl Connect for Nowhere {
+        type Stream = tokio::io::DuplexStream;
+
+        async fn connect(&self, _: &ambit_image::registry::Endpoint) -> io::Result<Self::Stream> {
+            unreachable!("no registry is asked")
+        }
+    }
+
+    #[test]
+    fn an_interruption_ends_the_unpacking() {
+        let state = tempfile::tempdir().unwrap();
+        let layout = Layout::new(state.path());
+        // It is decompressed as a whole before its content is looked at, and that is nothing.
+        let archive = state.path().join("a.tar.zst");
+        let blocks = b"\x02\x00\x10\x00".repeat(63);
+        let frame = [b"\x28\xb5\x2f\xfd\x00\x58", &blocks[..], b"\x03\x00\x10\x00"].concat();
+        fs::write(&archive, frame.repeat(4096)).unwrap();
+        let argument = format!("web=oci-archive:{}", archive.display());
+        let sources = ImageArguments::parse([argument.as_str()]).unwrap().sources;
+        let registries = Registries { connect: Nowhere, credentials: Credentials::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let imported = runtime.block_on(async {
+            sources.import(&layout, &registries, &mut |_| {}, std::future::ready(())).await
+        });
+        assert!(matches!(imported, Err(ImportError::Interrupted)), "{imported:?}");
+        let left = fs::read_dir(layout.images().join("unfinished")).unwrap().count();
+        assert_eq!(left, 0);
     }
 }

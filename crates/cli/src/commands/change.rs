@@ -137,7 +137,7 @@ pub(super) async fn import(
     let (layout, registries) = (client.layout(), super::registries::of_user(&sources)?);
     let imported = match dry_run {
         true => sources.try_import(layout, &registries, &mut waiting).await?,
-        false => sources.import(layout, &registries, &mut waiting).await?,
+        false => sources.import_running(layout, &registries, &mut waiting).await?,
     };
     Ok(commands.extended(imported))
 }

@@ -35,6 +35,11 @@ impl Connect for ToRegistry {
         let Endpoint { host, port, is_tls } = endpoint;
         let stream = TcpStream::connect((host.as_str(), *port)).await?;
         if !is_tls {
+            let peer = stream.peer_addr()?.ip();
+            if !peer.is_loopback() {
+                let text = format!("{host} is {peer}, and not this machine: it needs TLS");
+                return Err(io::Error::other(text));
+            }
             return Ok(Box::new(stream));
         }
         Ok(Box::new(self.0.connect(host, stream).await?))

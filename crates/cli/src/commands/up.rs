@@ -41,9 +41,13 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let mut interruptions = Interruptions::listen()?;
     let registries = super::registries::of_user(&images.sources)?;
     let import = async |layout: &Layout, progress: &mut dyn FnMut(&str)| {
+        let sources = &images.sources;
+        let imported = sources.import(layout, &registries, progress, interruptions.next()).await?;
+        // One that came with the last image must not be lost behind it.
         tokio::select! {
-            imported = images.sources.import(layout, &registries, progress) => imported,
+            biased;
             () = interruptions.next() => Err(ImportError::Interrupted),
+            () = tokio::task::yield_now() => Ok(imported),
         }
     };
     // After that, not cut short: a machine that is half born could not be found again.

@@ -77,7 +77,8 @@ pub(crate) async fn images_run_without_root(lab: &Lab) {
         let argument =
             format!("{name}=docker-archive:{}", archive(directory.path(), user).display());
         let arguments = ImageArguments::parse([argument.as_str()]).unwrap();
-        let imported = arguments.sources.import(lab.layout(), &registries, &mut |_| {}).await;
+        let sources = &arguments.sources;
+        let imported = sources.import_running(lab.layout(), &registries, &mut |_| {}).await;
         images = images.extended(imported.unwrap());
         directories.push(directory);
     }
