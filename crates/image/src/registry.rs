@@ -129,7 +129,7 @@ pub enum PullError {
         /// Which part of it.
         what: String,
         /// Why.
-        source: Halt,
+        source: Box<Halt>,
     },
     /// It cannot be written.
     #[error("cannot write {path}")]
@@ -243,7 +243,7 @@ impl<C: Connect> Pull<'_, C> {
     ) -> Result<(), PullError> {
         self.store.room(size).map_err(|source| {
             let (reference, what) = (self.reference.clone(), what.to_owned());
-            PullError::Room { reference, what, source }
+            PullError::Room { reference, what, source: Box::new(source) }
         })?;
         let failed = |error| http(self.reference, what, error);
         let path = directory.join(blob_name(digest));
