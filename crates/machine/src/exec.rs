@@ -93,8 +93,8 @@ pub enum ExecError {
         /// The pod's or the machine's words.
         reason: String,
     },
-    /// There are no pipes for the caller's files.
-    #[error("cannot pass on standard input, output and error")]
+    /// The caller's files cannot be copied.
+    #[error("cannot copy standard input, output or error")]
     Files(#[source] io::Error),
     /// Signals of the caller cannot be watched.
     #[error("cannot watch for Ctrl-C")]
@@ -102,14 +102,22 @@ pub enum ExecError {
 }
 
 /// Runs a command in a pod with this process' standard input, output and error. Answers its exit,
-/// as a shell counts. Files and devices are copied by pipes; so all of the input is read.
+/// as a shell counts. Files and devices are copied by pipes.
 pub async fn exec(layout: &Layout, request: &ExecRequest) -> Result<i32, ExecError> {
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let relay = Relay::new(&[input.as_fd(), output.as_fd(), error.as_fd()]);
     let relay = relay.map_err(ExecError::Files)?;
-    let code = exec_with(layout, request, &relay.fds()).await;
-    relay.finish().await;
-    code
+    let code = exec_with(layout, request, &relay.fds()).await?;
+    let watch = |kind| signal(kind).map_err(ExecError::Signals);
+    let mut interrupts = watch(SignalKind::interrupt())?;
+    let mut terminations = watch(SignalKind::terminate())?;
+    // A file may take nothing for long.
+    tokio::select! {
+        finished = relay.finish() => finished.map_err(ExecError::Files)?,
+        _signal = interrupts.recv() => {}
+        _signal = terminations.recv() => {}
+    }
+    Ok(code)
 }
 
 /// [`exec`] with other descriptors than this process' own.

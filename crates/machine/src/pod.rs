@@ -24,6 +24,7 @@ pub(crate) use container::run as run_container;
 pub(crate) use exec::{ExecAnswer, ExecControl, ExecMessage, WindowSize, answer};
 pub(crate) use init::run as run_init;
 pub(crate) use root::RootPlan;
+pub(crate) use terminals::is_null;
 pub(crate) use volumes::{
     FilePlan, NOT_SHOWN, VolumeContent, VolumePlan, Writable, place as volume_place,
 };

@@ -2,13 +2,13 @@
 //! `logs` and `delete` say, and what then is so on the machine.
 
 use std::io::{BufRead, BufReader};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, binary};
 
 /// Two pods that say three lines each, and one that stays when they go.
 const SHOP: &str = "
@@ -170,6 +170,38 @@ fn execs(machine: &Machine) {
     assert_eq!(machine.ambit(&words).status.code(), Some(7));
     let said = refused(machine, "exec -n app pod/nobody -- true");
     assert!(said.contains("nobody"), "{said}");
+    execs_with_files(machine);
+}
+
+/// Commands of one script take of its file what they read, and no more.
+fn execs_with_files(machine: &Machine) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| directory.path().join(name);
+    let script = "in_pod true
+in_pod sh -c 'read line; echo \"got $line\"; echo also >&2'
+a line
+in_pod sh -c 'sleep infinity </dev/null >/dev/null 2>&1 &'
+in_pod sh -c 'test -c /proc/self/fd/0' </dev/null && echo null
+in_pod echo much >/dev/full 2>told || echo $? full
+echo end
+";
+    let prelude = format!(
+        "cd {}; in_pod() {{ {} exec -n app pod/talker -- \"$@\"; }}\n",
+        directory.path().display(),
+        binary().display()
+    );
+    std::fs::write(file("script"), prelude + script).expect("a file");
+    let open = |name: &str| std::fs::File::create(file(name)).expect("a file");
+    let (output, input) = (open("out"), std::fs::File::open(file("script")).expect("a file"));
+    let mut bash = Command::new("timeout");
+    bash.args(["60", "bash"]).env("AMBIT_STATE", machine.layout.root());
+    bash.stdin(input);
+    bash.stderr(output.try_clone().expect("a descriptor")).stdout(output);
+    let status = bash.status().expect("bash starts");
+    let said = std::fs::read_to_string(file("out")).expect("a file");
+    assert_eq!(said, "got a line\nalso\nnull\n1 full\nend\n", "{status}");
+    let told = std::fs::read_to_string(file("told")).expect("a file");
+    assert!(told.contains("No space left on device"), "{told}");
 }
 
 fn logs(machine: &Machine) {

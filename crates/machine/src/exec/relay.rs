@@ -2,45 +2,65 @@
 //!
 //! Whoever has a descriptor of a file may change its mode, and may open it again with other rights.
 //! A command of a stranger's image is not to do that with a file of the host. So it gets pipes in
-//! the place of files and devices. Pipes and sockets cannot be changed so; terminals are the pod's
-//! affair.
+//! the place of files and devices. Pipes and sockets cannot be changed so; terminals and the null
+//! device are the pod's affair.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, PipeWriter, Read, Write};
+use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use tokio::net::unix::pipe::Receiver;
-use tokio::sync::oneshot;
+use rustix::io::ioctl_fionread;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Read from a pipe at once.
+use crate::pod::is_null;
+
+/// Passed on at once.
 const PIECE_BYTES: usize = 64 * 1024;
+/// After this a file that could not be written for the moment is tried again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Standard input, output and error of a command.
 pub(super) struct Relay {
     given: [OwnedFd; 3],
+    input: Option<Input>,
     outputs: Vec<Output>,
+}
+
+/// A file that is copied to a pipe.
+struct Input {
+    from: File,
+    /// Where the caller was in it.
+    start: u64,
+    /// How much is in the pipe, or was taken out of it.
+    poured: Arc<AtomicU64>,
+    pouring: JoinHandle<()>,
 }
 
 /// A pipe that is copied to a file.
 struct Output {
-    /// What is left of it then.
-    copied: JoinHandle<Option<(Receiver, File)>>,
+    copying: JoinHandle<()>,
     is_over: oneshot::Sender<()>,
+    /// How the file took it.
+    written: oneshot::Receiver<io::Result<()>>,
 }
 
 impl Relay {
     /// Takes the place of these.
     pub(super) fn new(fds: &[BorrowedFd<'_>; 3]) -> io::Result<Self> {
-        let mut outputs = Vec::new();
-        let input = if is_harmless(fds[0])? { own(fds[0])? } else { feed(own(fds[0])?.into())? };
+        let (mut inputs, mut outputs) = (None, Vec::new());
+        let input = if is_harmless(fds[0])? { own(fds[0])? } else { feed(fds[0], &mut inputs)? };
         let output = given(fds[1], &mut outputs)?;
         // One pipe for both, or their lines would come in another order.
         let is_same = !outputs.is_empty() && same_file(fds[1], fds[2])?;
         let error = if is_same { output.try_clone()? } else { given(fds[2], &mut outputs)? };
-        Ok(Self { given: [input, output, error], outputs })
+        Ok(Self { given: [input, output, error], input: inputs, outputs })
     }
 
     /// What the command gets.
@@ -48,19 +68,64 @@ impl Relay {
         self.given.each_ref().map(AsFd::as_fd)
     }
 
-    /// Copies what the command has said before it ended.
-    pub(super) async fn finish(self) {
-        drop(self.given);
-        for output in self.outputs {
-            let _gone = output.is_over.send(());
-            let Ok(Some((pipe, mut to))) = output.copied.await else { continue };
-            let mut piece = vec![0; PIECE_BYTES];
-            // A process that the command has left behind may go on for ever: it is not waited for.
-            while let Ok(bytes @ 1..) = pipe.try_read(&mut piece) {
-                if to.write_all(&piece[..bytes]).is_err() {
-                    break;
-                }
-            }
+    /// The command has ended. Copies what it had said by then, and lets the caller's next command
+    /// read on where this one has stopped. An error if its output could not be written.
+    pub(super) async fn finish(self) -> io::Result<()> {
+        let Self { given, input, outputs } = self;
+        if let Some(input) = input {
+            input.finish(&given[0]).await?;
+        }
+        drop(given);
+        for output in outputs {
+            let _ended_before = output.is_over.send(());
+            let _copied = output.copying.await;
+            output.written.await.unwrap_or(Ok(()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Input {
+    async fn finish(mut self, pipe: &OwnedFd) -> io::Result<()> {
+        self.pouring.abort();
+        let _aborted = self.pouring.await;
+        let left = ioctl_fionread(pipe)?;
+        let read = self.poured.load(Ordering::Relaxed).saturating_sub(left);
+        self.from.seek(SeekFrom::Start(self.start + read))?;
+        Ok(())
+    }
+}
+
+/// What a command gets for its input: a pipe with what is in a file. A device is copied by a
+/// thread of its own, which ends with the pipe's reader.
+fn feed(fd: BorrowedFd<'_>, input: &mut Option<Input>) -> io::Result<OwnedFd> {
+    let (reader, mut writer) = io::pipe()?;
+    let mut from = File::from(own(fd)?);
+    if !from.metadata()?.is_file() {
+        let pour = move || drop(io::copy(&mut from, &mut writer));
+        thread::Builder::new().name("exec-input".into()).spawn(pour)?;
+        return Ok(reader.into());
+    }
+    let (start, poured) = (from.stream_position()?, Arc::new(AtomicU64::new(0)));
+    let writer = Sender::from_owned_fd(writer.into())?;
+    let pouring = tokio::spawn(pour(from.try_clone()?, start, writer, poured.clone()));
+    *input = Some(Input { from, start, poured, pouring });
+    Ok(reader.into())
+}
+
+/// Copies a file to a pipe, and counts. What cannot be read is at its end, for the command.
+async fn pour(from: File, start: u64, into: Sender, poured: Arc<AtomicU64>) {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let at = start + poured.load(Ordering::Relaxed);
+        let Ok(bytes @ 1..) = from.read_at(&mut piece, at) else { return };
+        if into.writable().await.is_err() {
+            return;
+        }
+        match into.try_write(&piece[..bytes]) {
+            Ok(bytes) => drop(poured.fetch_add(bytes as u64, Ordering::Relaxed)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
         }
     }
 }
@@ -71,57 +136,76 @@ fn given(fd: BorrowedFd<'_>, outputs: &mut Vec<Output>) -> io::Result<OwnedFd> {
         return own(fd);
     }
     let (reader, writer) = io::pipe()?;
-    let (pipe, to) = (Receiver::from_owned_fd(reader.into())?, File::from(own(fd)?));
+    let to = File::from(own(fd)?);
     let (is_over, over) = oneshot::channel();
-    outputs.push(Output { copied: tokio::spawn(copy(pipe, to, over)), is_over });
+    let (tell, written) = oneshot::channel();
+    let (send, mut pieces) = mpsc::channel::<Vec<u8>>(1);
+    // Not on the thread that passes signals on: a file may take nothing for long.
+    let write = move || {
+        let mut result = Ok(());
+        while let Some(piece) = pieces.blocking_recv().filter(|_| result.is_ok()) {
+            result = write_all(&to, &piece);
+        }
+        let _nobody_asks = tell.send(result);
+    };
+    thread::Builder::new().name("exec-output".into()).spawn(write)?;
+    let pipe = Receiver::from_owned_fd(reader.into())?;
+    outputs.push(Output { copying: tokio::spawn(copy(pipe, send, over)), is_over, written });
     Ok(writer.into())
 }
 
-/// Copies until the command is over. When nobody takes its output the pipe breaks, as without us.
-async fn copy(
-    pipe: Receiver,
-    mut to: File,
-    mut over: oneshot::Receiver<()>,
-) -> Option<(Receiver, File)> {
-    let mut piece = vec![0; PIECE_BYTES];
-    loop {
-        tokio::select! {
-            _over = &mut over => return Some((pipe, to)),
-            ready = pipe.readable() => ready.ok()?,
-        }
-        match pipe.try_read(&mut piece) {
-            Ok(bytes @ 1..) => to.write_all(&piece[..bytes]).ok()?,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(0) | Err(_) => return None,
-        }
-    }
-}
-
-/// A pipe with what is in a file. It ends with its reader.
-fn feed(mut from: File) -> io::Result<OwnedFd> {
-    let (reader, writer) = io::pipe()?;
-    thread::Builder::new().name("exec-input".into()).spawn(move || pour(&mut from, writer))?;
-    Ok(reader.into())
-}
-
-fn pour(from: &mut File, mut into: PipeWriter) {
-    let mut piece = vec![0; PIECE_BYTES];
-    // What cannot be read is at its end, for the command.
-    while let Ok(bytes @ 1..) = from.read(&mut piece) {
-        if into.write_all(&piece[..bytes]).is_err() {
+/// Copies until the command is over, and then what it had said by then: a process that it has left
+/// behind may go on for ever. When the file takes no more the pipe breaks, as without us.
+async fn copy(pipe: Receiver, send: mpsc::Sender<Vec<u8>>, mut over: oneshot::Receiver<()>) {
+    let mut left = u64::MAX;
+    while left > 0 {
+        if left == u64::MAX {
+            tokio::select! {
+                biased;
+                _over = &mut over => left = ioctl_fionread(&pipe).unwrap_or(0),
+                ready = pipe.readable() => if ready.is_err() { return },
+            }
+        } else if pipe.readable().await.is_err() {
             return;
         }
+        let most = usize::try_from(left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let mut piece = vec![0; most];
+        match pipe.try_read(&mut piece) {
+            Ok(bytes @ 1..) => {
+                piece.truncate(bytes);
+                if send.send(piece).await.is_err() {
+                    return;
+                }
+                left = if left == u64::MAX { left } else { left - bytes as u64 };
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => return,
+        }
     }
 }
 
-/// Whether there is nothing to be changed or opened again: a pipe without a name, or a socket.
-/// Terminals are protected by the pod.
+/// Writes all, also to what takes nothing for the moment.
+fn write_all(mut to: &File, mut piece: &[u8]) -> io::Result<()> {
+    while !piece.is_empty() {
+        match to.write(piece) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(bytes) => piece = &piece[bytes..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(AGAIN),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is nothing to be changed or opened again: a pipe without a name, or a socket. Or
+/// whether the pod takes care: of a terminal, and of the null device.
 fn is_harmless(fd: BorrowedFd<'_>) -> io::Result<bool> {
     if fd.is_terminal() {
         return Ok(true);
     }
     let metadata = File::from(own(fd)?).metadata()?;
-    if metadata.file_type().is_socket() {
+    if metadata.file_type().is_socket() || is_null(&metadata) {
         return Ok(true);
     }
     let (nameless, _writer) = io::pipe()?;
@@ -144,40 +228,64 @@ fn own(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Read;
 
     use super::*;
+
+    fn all(relay: &Relay) -> [File; 3] {
+        relay.fds().map(|fd| File::from(own(fd).unwrap()))
+    }
 
     #[tokio::test]
     async fn a_command_gets_no_file_of_the_caller() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        fs::write(path("in"), "question").unwrap();
-        let input = File::open(path("in")).unwrap();
+        let question = "question ".repeat(100_000);
+        fs::write(path("in"), &question).unwrap();
+        let mut input = File::open(path("in")).unwrap();
+        input.read_exact(&mut [0; 9]).unwrap();
         let output = File::create(path("out")).unwrap();
         let relay = Relay::new(&[input.as_fd(), output.as_fd(), output.as_fd()]).unwrap();
-        let nothing = File::open("/dev/null").unwrap();
-        let of_nothing = Relay::new(&[nothing.as_fd(), nothing.as_fd(), nothing.as_fd()]).unwrap();
-        for fd in relay.fds().iter().chain(&of_nothing.fds()) {
-            assert!(File::from(own(*fd).unwrap()).metadata().unwrap().file_type().is_fifo());
+        for file in all(&relay) {
+            assert!(file.metadata().unwrap().file_type().is_fifo());
         }
-        let [its_input, its_output, its_error] = relay.fds().map(|fd| File::from(own(fd).unwrap()));
-        let command = thread::spawn(move || {
-            let (mut asked, mut into, mut errors) = (String::new(), its_output, its_error);
-            { its_input }.read_to_string(&mut asked).unwrap();
-            writeln!(into, "{asked}?").unwrap();
-            writeln!(errors, "hm").unwrap();
-            write!(into, "{}", "answer".repeat(5000)).unwrap();
-            // It leaves somebody behind who keeps its output.
-            into
+        let [mut its_input, mut its_output, mut its_error] = all(&relay);
+        let command = tokio::task::spawn_blocking(move || {
+            let mut asked = vec![0; 300_000];
+            its_input.read_exact(&mut asked).unwrap();
+            writeln!(its_output, "{}?", asked.len()).unwrap();
+            writeln!(its_error, "hm").unwrap();
+            write!(its_output, "{}", "answer".repeat(50_000)).unwrap();
+            // It leaves somebody behind who keeps its output, and who goes on for ever.
+            thread::spawn(move || while its_output.write_all(&[b'y'; 1024]).is_ok() {})
         });
-        let left_behind = command.join().unwrap();
-        relay.finish().await;
-        drop((left_behind, of_nothing));
+        let left_behind = command.await.unwrap();
+        relay.finish().await.unwrap();
+        left_behind.join().unwrap();
         let said = fs::read_to_string(path("out")).unwrap();
-        assert_eq!(said, format!("question?\nhm\n{}", "answer".repeat(5000)));
-        // What has nothing to change is given as it is.
+        let expected = format!("300000?\nhm\n{}", "answer".repeat(50_000));
+        assert!(said.starts_with(&expected), "{} bytes", said.len());
+        // Who comes next reads on behind what the command has read.
+        assert_eq!(input.stream_position().unwrap(), 300_009);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_an_error() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let relay = Relay::new(&[full.as_fd(), full.as_fd(), full.as_fd()]).unwrap();
+        let [_, mut its_output, _] = all(&relay);
+        write!(its_output, "answer").unwrap();
+        drop(its_output);
+        assert_eq!(relay.finish().await.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_can_change_is_given_as_it_is() {
         let (reader, writer) = io::pipe().unwrap();
-        let relay = Relay::new(&[reader.as_fd(), writer.as_fd(), writer.as_fd()]).unwrap();
-        assert!(relay.outputs.is_empty() && same_file(relay.fds()[0], reader.as_fd()).unwrap());
+        let nothing = File::open("/dev/null").unwrap();
+        let relay = Relay::new(&[reader.as_fd(), writer.as_fd(), nothing.as_fd()]).unwrap();
+        assert!(relay.outputs.is_empty() && relay.input.is_none());
+        assert!(same_file(relay.fds()[0], reader.as_fd()).unwrap());
+        relay.finish().await.unwrap();
     }
 }

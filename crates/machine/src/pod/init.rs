@@ -32,7 +32,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::container::{self, OwnTree, Process, Stage, Started, Streams};
 use super::exec;
-use super::terminals::Terminals;
+use super::terminals::{Terminals, is_null};
 use super::volumes::{self, VolumePlan};
 use super::{
     ContainerPlan, ExecProbe, GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest,
@@ -400,6 +400,17 @@ impl Pod {
         Ok(container::start(plan, &self.stage, None, &plan.command, &further, streams)?)
     }
 
+    /// A caller's stream that a command can use and not change: a terminal, or the pod's own null
+    /// device.
+    fn protect(&self, given: OwnedFd) -> io::Result<OwnedFd> {
+        let given = fs::File::from(given);
+        if is_null(&given.metadata()?) {
+            self.stage.nowhere()
+        } else {
+            self.terminals.protect(given.into())
+        }
+    }
+
     /// Starts another process of a container, beside its program. One that shares the pod's tree
     /// need not run for that, unless it is an init container.
     fn start_beside(
@@ -524,8 +535,7 @@ impl Pod {
             }
             Ok(PodRequest::Exec(message)) => {
                 let start = |plan: &_, command: &_, further: &_, given: Streams| {
-                    let streams = given.map(|stream| self.terminals.protect(stream))?;
-                    self.start_beside(plan, command, further, streams)
+                    self.start_beside(plan, command, further, given.map(|it| self.protect(it))?)
                 };
                 let Self { plan, reaper, .. } = &*self;
                 let containers: Vec<_> =

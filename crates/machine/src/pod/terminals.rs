@@ -4,8 +4,10 @@
 //! pod's root could let every user of the host read and write that terminal, for the device is of
 //! the same user. So the command gets another descriptor of it, on a mount that is read-only.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use ambit_net::sys::mount::{self, MountOptions};
@@ -16,6 +18,14 @@ const HOST: &str = "/dev/pts";
 /// What their modes and owners are cannot be changed; the devices themselves can be used.
 const OPTIONS: MountOptions =
     MountOptions { read_only: true, no_suid: true, no_dev: false, no_exec: true };
+
+/// The number of `/dev/null`.
+const NULL_DEVICE: u64 = 0x103;
+
+/// Whether it is a `/dev/null`.
+pub(crate) fn is_null(metadata: &Metadata) -> bool {
+    metadata.file_type().is_char_device() && metadata.rdev() == NULL_DEVICE
+}
 
 /// The host's terminals.
 #[derive(Debug)]
