@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::time::Instant;
 
 use super::config::{Progress, UpConfig};
-use super::down::{DownError, down_held, remove_state};
+use super::down::{DownError, down, down_held, remove_state};
 use super::import::{self, Claim, ImportError};
 use super::record::{Liveness, Record, RecordError, liveness};
 use crate::addresses::NODES_MAX;
@@ -40,8 +40,11 @@ pub enum UpError {
         /// Its state directory.
         state: PathBuf,
     },
-    /// Another command is about to start one.
-    #[error("another command is importing images at {state}; wait for it, or end it")]
+    /// Another command is about to start one, or to end one.
+    #[error(
+        "another command is importing images at {state}, or starting or ending a machine there; \
+         wait for it, or end it"
+    )]
     Importing {
         /// The state directory.
         state: PathBuf,
@@ -143,19 +146,20 @@ pub async fn up_with(
     let layout = Layout::new(&config.state);
     take_state_directory(layout.root())?;
     make_room(&layout)?;
-    let held = hold_store(&layout)?;
+    let mut held = Some(hold_store(&layout)?);
     let born = async {
         let mut waiting =
             |name: &str| progress(Progress::Waiting { what: format!("the import of {name}") });
         let images = import(&layout, &mut waiting).await?;
         let images = config.images.clone().extended(images);
-        start(&UpConfig { images, ..config.clone() }, &layout, progress).await
+        start(&UpConfig { images, ..config.clone() }, &layout, &mut held, progress).await
     };
     let born = born.await;
-    if born.is_err() && liveness(&layout).is_ok_and(|state| state == Liveness::Absent) {
+    // Without the store, what is there may be another command's.
+    let is_absent = || liveness(&layout).is_ok_and(|state| state == Liveness::Absent);
+    if born.is_err() && held.is_some() && is_absent() {
         remove_state(&layout)?;
     }
-    drop(held);
     born
 }
 
@@ -169,10 +173,12 @@ fn hold_store(layout: &Layout) -> Result<File, UpError> {
     }
 }
 
-/// Starts the machine's processes.
+/// Starts the machine's processes. Lets go of the store as soon as the machine can be found, so
+/// that it can be taken down while it starts.
 async fn start(
     config: &UpConfig,
     layout: &Layout,
+    held: &mut Option<File>,
     mut progress: impl FnMut(Progress),
 ) -> Result<Born, UpError> {
     let mut command = Command::new(&config.binary);
@@ -195,13 +201,18 @@ async fn start(
     drop(input);
     let output = child.stdout.take().expect("its output is a pipe");
     let mut lines = BufReader::new(output).lines();
+    let mut found = None;
     loop {
         let line = lines.next_line().await.map_err(UpError::Pipe)?;
         let Some(line) = line else {
-            return Err(gave_up(layout, "its first process died".to_owned()).await);
+            return Err(gave_up(layout, found, "its first process died".to_owned()).await);
         };
+        if held.is_some() {
+            found = living(layout);
+            held.take_if(|_| found.is_some());
+        }
         match serde_json::from_str(&line) {
-            Ok(Progress::Failed { error }) => return Err(gave_up(layout, error).await),
+            Ok(Progress::Failed { error }) => return Err(gave_up(layout, found, error).await),
             Ok(Progress::Up) => break,
             Ok(step) => progress(step),
             Err(error) => tracing::debug!(%error, line, "a line that is no progress"),
@@ -214,11 +225,27 @@ async fn start(
     Ok(Born { layout: layout.clone(), record })
 }
 
-/// A machine that did not start leaves nothing but its logs, either.
-async fn gave_up(layout: &Layout, error: String) -> UpError {
-    match down_held(layout, Instant::now()).await {
-        // The images are ours, and go with the rest.
-        Ok(_) | Err(DownError::NoMachine { .. } | DownError::Importing { .. }) => {}
+/// The machine that holds its lock and has written itself down.
+fn living(layout: &Layout) -> Option<Record> {
+    let is_alive = liveness(layout).is_ok_and(|state| state == Liveness::Alive);
+    is_alive.then(|| Record::read(layout).ok()).flatten()
+}
+
+/// A machine that did not start leaves nothing but its logs, either. One that could be found may
+/// have been taken down, and another one may be in its place.
+async fn gave_up(layout: &Layout, found: Option<Record>, error: String) -> UpError {
+    let is_ours = |found: &Record| {
+        let place = |record: &Record| (record.pid, record.start_ticks);
+        Record::read(layout).is_ok_and(|now| place(&now) == place(found))
+    };
+    let removed = match &found {
+        None => down_held(layout, Instant::now()).await.map(drop),
+        Some(found) if is_ours(found) => down(layout).await.map(drop),
+        Some(_) => Ok(()),
+    };
+    match removed {
+        // What is left is ours and goes with the rest, or is another command's.
+        Ok(()) | Err(DownError::NoMachine { .. } | DownError::Importing { .. }) => {}
         Err(left) => tracing::warn!(%left, "a machine that did not start is not gone"),
     }
     UpError::Failed { error, log: layout.role_log("lab", None) }

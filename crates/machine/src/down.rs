@@ -48,7 +48,10 @@ pub enum DownError {
         state: PathBuf,
     },
     /// Its store of images is another command's.
-    #[error("another command is importing images at {state}; wait for it, or end it")]
+    #[error(
+        "another command is importing images at {state}, or starting or ending a machine there; \
+         wait for it, or end it"
+    )]
     Importing {
         /// The state directory.
         state: PathBuf,
@@ -265,8 +268,11 @@ pub(super) fn remove_state(layout: &Layout) -> Result<(), DownError> {
             continue;
         }
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let removed = if is_directory { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        removed.map_err(|source| failed(&path, source))?;
+        match if is_directory { fs::remove_dir_all(&path) } else { fs::remove_file(&path) } {
+            // The `ambit up` of a machine that is ended while it starts removes it, too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.map_err(|source| failed(&path, source))?,
+        }
     }
     Ok(())
 }
