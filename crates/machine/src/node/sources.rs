@@ -106,17 +106,6 @@ pub(crate) enum PlanError {
         /// As written.
         size: String,
     },
-    /// More memory than the volumes of a pod may take.
-    #[error(
-        "the emptyDir volumes of the pod may take {bytes} bytes of memory, more than \
-         {limit_bytes}, which is half of this machine's; write smaller sizeLimits"
-    )]
-    Sizes {
-        /// All together.
-        bytes: u64,
-        /// The bound.
-        limit_bytes: u64,
-    },
     /// A path of the host that no pod sees.
     #[error(
         "volume {volume:?}: pods see nothing of {path} on this machine; name a path elsewhere, or \

@@ -20,7 +20,7 @@ use crate::pod::{
 
 /// Room in an empty volume that does not say, unless its share of the memory is less.
 const EMPTY_SIZE_BYTES: u64 = 1 << 30;
-/// The least that such a share is good for.
+/// The least that an empty volume gets, however little memory there is.
 const EMPTY_SIZE_MIN_BYTES: u64 = 1 << 20;
 /// Of files whose volume does not say.
 const FILE_MODE: u32 = 0o644;
@@ -56,7 +56,7 @@ impl Sources<'_> {
         }
         let planned = self.each_volume().into_iter().map(|(_, planned)| planned);
         let mut plans = planned.collect::<Result<Vec<VolumePlan>, PlanError>>()?;
-        share_memory(&mut plans, self.place.memory_bytes / 2)?;
+        share_memory(&mut plans, self.place.memory_bytes / 2);
         Ok(plans)
     }
 
@@ -311,25 +311,25 @@ pub(super) fn objects(pod: &Pod) -> Vec<(&str, &str)> {
     found
 }
 
-/// Sees that the empty volumes of a pod do not take more memory than this together: those with a
-/// size have it, the others share what is left.
-fn share_memory(plans: &mut [VolumePlan], limit_bytes: u64) -> Result<(), PlanError> {
+/// Sees that no empty volume of a pod takes more memory than this. A size is a cap and reserves
+/// nothing, so each may have as much; volumes without one share what the sizes leave.
+fn share_memory(plans: &mut [VolumePlan], limit_bytes: u64) {
+    // A file system in memory of size 0 would have no bound.
+    let limit_bytes = limit_bytes.max(EMPTY_SIZE_MIN_BYTES);
     let sizes = plans.iter_mut().filter_map(|plan| match &mut plan.content {
         VolumeContent::Empty { size_bytes } => Some(size_bytes),
         _ => None,
     });
     let (unsized_ones, sizes): (Vec<&mut u64>, Vec<_>) = sizes.partition(|size| **size == 0);
-    let written = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(**size));
-    let count = unsized_ones.len() as u64;
-    let least = written.saturating_add(count * EMPTY_SIZE_MIN_BYTES);
-    if least > limit_bytes {
-        return Err(PlanError::Sizes { bytes: least, limit_bytes });
+    let mut rest = limit_bytes;
+    for size in sizes {
+        *size = limit_bytes.min(*size);
+        rest = rest.saturating_sub(*size);
     }
-    let share = (limit_bytes - written).checked_div(count).unwrap_or_default();
+    let share = rest.checked_div(unsized_ones.len() as u64).unwrap_or_default();
     for size in unsized_ones {
-        *size = share.min(EMPTY_SIZE_BYTES);
+        *size = share.clamp(EMPTY_SIZE_MIN_BYTES, EMPTY_SIZE_BYTES);
     }
-    Ok(())
 }
 
 /// As in Kubernetes, a limit of 0 is none; here it is the same as one that is not written.
@@ -544,8 +544,6 @@ mod tests {
             check(map("a", path), "is no path in a volume");
         }
         check(json!({"emptyDir": {"sizeLimit": "1Zi"}}), "is no size; write it as 64Mi");
-        check(json!({"emptyDir": {"sizeLimit": "9Gi"}}), "may take 9663676416 bytes of memory");
-        check(json!({"emptyDir": {"sizeLimit": "9Gi"}}), "more than 8589934592, which is half of");
         check(json!({"hostPath": {"path": "/run/docker.sock"}}), "ambit up --host-path DIR");
         check(json!({"hostPath": {"path": "/tmp/tmux-0"}}), "pods see nothing of /tmp/tmux-0");
         check(json!({"hostPath": {"path": "/a/../etc"}}), "pods see nothing of /a/../etc");
@@ -622,41 +620,42 @@ mod tests {
     fn volumes_are_bounded() {
         let many = |count: usize, volume: fn(usize) -> Value| {
             let all: Vec<Value> = (0..count).map(volume).collect();
-            planned(json!(all), json!([])).map(|(volumes, _)| volumes.len())
+            planned(json!(all), json!([])).map(|(volumes, _)| volumes)
         };
         let small = |number| json!({"name": format!("v{number}"), "emptyDir": {"sizeLimit": "1k"}});
-        assert_eq!(many(100, small), Ok(100));
+        assert_eq!(many(100, small).map(|volumes| volumes.len()), Ok(100));
         assert!(many(101, small).unwrap_err().contains("101 volumes"));
         let large =
-            |number| json!({"name": format!("v{number}"), "emptyDir": {"sizeLimit": "1Gi"}});
-        assert_eq!(many(8, large), Ok(8));
-        assert!(many(9, large).unwrap_err().contains("of memory"));
+            |number| json!({"name": format!("v{number}"), "emptyDir": {"sizeLimit": "9Gi"}});
+        let half = VolumeContent::Empty { size_bytes: 8 << 30 };
+        assert!(many(2, large).unwrap().iter().all(|volume| volume.content == half));
     }
 
     #[test]
     fn volumes_without_a_size_share_the_memory() {
-        let check = |limit: u64, written: &[u64], expected: Option<&[u64]>| {
+        let check = |limit: u64, written: &[u64], expected: &[u64]| {
             let plan = |size: &u64| VolumePlan {
                 name: "v".to_owned(),
                 group: None,
                 content: VolumeContent::Empty { size_bytes: *size },
             };
             let mut plans: Vec<VolumePlan> = written.iter().map(plan).collect();
-            let shared = share_memory(&mut plans, limit);
-            let wanted: Option<Vec<VolumePlan>> =
-                expected.map(|all| all.iter().map(plan).collect());
-            assert_eq!(shared.ok().map(|()| plans), wanted, "{limit} {written:?}");
+            share_memory(&mut plans, limit);
+            let wanted: Vec<VolumePlan> = expected.iter().map(plan).collect();
+            assert_eq!(plans, wanted, "{limit} {written:?}");
         };
         let (mib, gib) = (1 << 20, 1 << 30);
-        check(8 * gib, &[0, 0], Some(&[gib, gib]));
-        check(gib, &[0, 0], Some(&[gib / 2, gib / 2]));
-        check(gib, &[gib / 2, 0], Some(&[gib / 2, gib / 2]));
-        check(gib, &[gib], Some(&[gib]));
-        check(gib, &[gib, 0], None);
-        check(gib, &[gib, 1], None);
-        check(gib, &[u64::MAX, u64::MAX], None);
-        check(2 * mib, &[0, 0, 0], None);
-        check(0, &[], Some(&[]));
+        check(8 * gib, &[0, 0], &[gib, gib]);
+        check(gib, &[0, 0], &[gib / 2, gib / 2]);
+        check(gib, &[gib / 2, 0], &[gib / 2, gib / 2]);
+        check(gib, &[gib], &[gib]);
+        check(gib, &[gib, 0], &[gib, mib]);
+        check(gib, &[gib, 1], &[gib, 1]);
+        check(gib, &[2 * gib, gib], &[gib, gib]);
+        check(gib, &[u64::MAX, u64::MAX, 0], &[gib, gib, mib]);
+        check(2 * mib, &[0, 0, 0], &[mib, mib, mib]);
+        check(0, &[gib, 0], &[mib, mib]);
+        check(0, &[], &[]);
     }
 
     #[test]
