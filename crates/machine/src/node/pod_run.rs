@@ -293,8 +293,8 @@ impl PodRun {
     /// is time to try again. A volume that cannot be planned stays as it is, such as one whose
     /// object is gone.
     async fn update_volumes(&mut self) {
-        let Some(pod) = &self.pod else { return };
         let is_due = self.volumes.again.take_if(|again| *again <= Instant::now()).is_some();
+        let Some(pod) = &self.pod else { return };
         let images = ImageMap::default();
         let (versions, (now, failed)) = {
             let mirror = self.context.mirror();
