@@ -237,10 +237,14 @@ fn of_container(
     let is_again = now.restarts > before.restarts;
     let was_missed = !before.running && !now.running && (is_again || has_exit);
     let has_ended = was_missed || before.running && (!now.running || is_again);
-    if was_missed {
+    let failure = now.start_failure();
+    if was_missed && failure.is_none() {
         say(EventKind::Normal, "Started", format!("Started container {name}"));
     }
     match now.last_exit {
+        Some(_) if has_ended && let Some(why) = failure => {
+            say(EventKind::Warning, "Failed", format!("Container {name} {why}"));
+        }
         Some(0) if has_ended => {
             say(EventKind::Normal, "Completed", format!("Container {name} ended well"));
         }
@@ -345,6 +349,15 @@ mod tests {
             "pods Warning Exited: Container web exited with 3",
         ];
         check(Some(&container(|_| {})), &short, &expected);
+        let never = container(|it| {
+            (it.last_exit, it.reason) = (Some(127), "cannot run x: no such file".to_owned());
+        });
+        let why = "pods Warning Failed: Container web cannot start: cannot run x: no such file";
+        check(Some(&container(|_| {})), &never, &[why]);
+        let ran = container(|it| {
+            (it.last_exit, it.reason) = (Some(3), "exited with 3".to_owned());
+        });
+        check(Some(&container(|_| {})), &ran, &expected);
         let back = container(|it| (it.running, it.restarts, it.last_exit) = (true, 1, Some(3)));
         check(Some(&short), &back, &expected[..1]);
         let ended = container(|it| it.last_exit = Some(0));

@@ -73,12 +73,15 @@ impl ContainerStatus {
     /// not even start.
     pub(crate) fn loop_reason(&self) -> Option<String> {
         let exit = self.last_exit.filter(|_| self.crash_looping)?;
-        let ended = format!("exited with {exit}");
-        let why = match self.reason.as_str() {
-            reason if self.running || reason.is_empty() || reason == ended => ended,
-            reason => format!("cannot start: {reason}"),
-        };
+        let why = self.start_failure().unwrap_or_else(|| format!("exited with {exit}"));
         Some(format!("CrashLoopBackOff: container {} {why}", self.name))
+    }
+
+    /// Why its program did not even run at the last start; the exit is its launcher's then.
+    pub(crate) fn start_failure(&self) -> Option<String> {
+        let ended = format!("exited with {}", self.last_exit?);
+        let is_other = !self.running && !self.reason.is_empty() && self.reason != ended;
+        is_other.then(|| format!("cannot start: {}", self.reason))
     }
 }
 
