@@ -76,6 +76,9 @@ fn shown(mut object: Value) -> Value {
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             // The object once more, with all values of a Secret.
             annotations.remove(LAST_APPLIED);
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
         }
     }
     object
@@ -136,6 +139,10 @@ mod tests {
         let expected = "--- live Deployment app/web\n+++ applied Deployment app/web\n\
                         @@ -0,0 +1,4 @@\n+metadata:\n+  name: web\n+spec:\n+  replicas: 2\n";
         check(Kind::Deployment, None, web(2, "2"), expected);
+        let mut applied = web(1, "1");
+        applied["metadata"]["annotations"] = json!({LAST_APPLIED: "{}"});
+        check(Kind::Deployment, Some(applied.clone()), web(1, "1"), "");
+        check(Kind::Deployment, Some(web(1, "1")), applied, "");
     }
 
     #[test]
