@@ -156,12 +156,13 @@ fn a_change_that_cannot_be_made_is_told_and_stops_no_other() {
     let many: String = (0..20_000).map(|number| format!("k{number}: \"\", ")).collect();
     machine.apply(&map(&format!("{many}one: second")));
     machine.wait("the pod says why its files stay", SETTLE_TIMEOUT, || {
-        reason().contains("volume \\\"v\\\": cannot be updated: No space left on device")
+        let why = "which stay as they were: No space left on device";
+        reason().contains(&format!("volume \\\"v\\\": cannot update its files, {why}"))
     });
     assert_eq!(shown(), "first\n");
     machine.apply(&map("one: third"));
     machine.wait("the next change is seen", SETTLE_TIMEOUT, || shown() == "third\n");
-    machine.wait("all is well", SETTLE_TIMEOUT, || !reason().contains("cannot be updated"));
+    machine.wait("all is well", SETTLE_TIMEOUT, || !reason().contains("cannot update"));
     machine.down();
 }
 
