@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::time::Instant;
 
 use super::config::{Progress, UpConfig};
-use super::down::{DownError, down, down_held, remove_state};
+use super::down::{DownError, down_held, remove_state, wait_for_store};
 use super::import::{self, Claim, ImportError};
 use super::record::{Liveness, Record, RecordError, liveness};
 use crate::addresses::NODES_MAX;
@@ -240,8 +240,12 @@ async fn gave_up(layout: &Layout, found: Option<Record>, error: String) -> UpErr
     };
     let removed = match &found {
         None => down_held(layout, Instant::now()).await.map(drop),
-        Some(found) if is_ours(found) => down(layout).await.map(drop),
-        Some(_) => Ok(()),
+        // Looked at behind the lock: meanwhile nobody else begins there.
+        Some(found) => match wait_for_store(layout).await {
+            Ok(_held) if is_ours(found) => down_held(layout, Instant::now()).await.map(drop),
+            Ok(_) => Ok(()),
+            Err(left) => Err(left),
+        },
     };
     match removed {
         // What is left is ours and goes with the rest, or is another command's.

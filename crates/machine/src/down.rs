@@ -104,13 +104,13 @@ pub async fn down(layout: &Layout) -> Result<DownReport, DownError> {
     let start = Instant::now();
     check_state_directory(layout.root())?;
     let is_there = liveness(layout).is_ok_and(|state| state != Liveness::Absent);
-    let _held = if is_there { hold_store(layout).await? } else { None };
+    let _held = if is_there { wait_for_store(layout).await? } else { None };
     down_held(layout, start).await
 }
 
 /// Takes the images of a machine from those who bring more of them, or gives up before anything is
 /// ended. `None` if it has none.
-async fn hold_store(layout: &Layout) -> Result<Option<File>, DownError> {
+pub(super) async fn wait_for_store(layout: &Layout) -> Result<Option<File>, DownError> {
     let latest = Instant::now() + STORE_TIMEOUT;
     loop {
         let claim = import::claim(layout);

@@ -27,6 +27,9 @@ use crate::pod::{
 };
 use crate::registry::Phase;
 
+/// What a shell adds to the number of the signal that ended a command.
+const SIGNALLED: i32 = 128;
+
 /// A command to run in a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRequest {
@@ -107,17 +110,19 @@ pub async fn exec(layout: &Layout, request: &ExecRequest) -> Result<i32, ExecErr
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let relay = Relay::new(&[input.as_fd(), output.as_fd(), error.as_fd()]);
     let relay = relay.map_err(ExecError::Files)?;
-    let code = exec_with(layout, request, &relay.fds()).await?;
+    let code = exec_with(layout, request, &relay.fds()).await;
     let watch = |kind| signal(kind).map_err(ExecError::Signals);
     let mut interrupts = watch(SignalKind::interrupt())?;
     let mut terminations = watch(SignalKind::terminate())?;
     // A file may take nothing for long.
     tokio::select! {
-        finished = relay.finish() => finished.map_err(ExecError::Files)?,
-        _signal = interrupts.recv() => {}
-        _signal = terminations.recv() => {}
+        finished = relay.finish() => code.and_then(|code| {
+            finished.map_err(ExecError::Files)?;
+            Ok(code)
+        }),
+        _signal = interrupts.recv() => Ok(SIGNALLED + SignalKind::interrupt().as_raw_value()),
+        _signal = terminations.recv() => Ok(SIGNALLED + SignalKind::terminate().as_raw_value()),
     }
-    Ok(code)
 }
 
 /// [`exec`] with other descriptors than this process' own.

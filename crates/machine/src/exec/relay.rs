@@ -6,7 +6,7 @@
 //! device are the pod's affair.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
+use std::io::{self, IsTerminal, PipeWriter, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::sync::Arc;
@@ -36,8 +36,6 @@ pub(super) struct Relay {
 /// A file that is copied to a pipe.
 struct Input {
     from: File,
-    /// Where the caller was in it.
-    start: u64,
     /// How much is in the pipe, or was taken out of it.
     poured: Arc<AtomicU64>,
     pouring: JoinHandle<()>,
@@ -72,16 +70,20 @@ impl Relay {
     /// read on where this one has stopped. An error if its output could not be written.
     pub(super) async fn finish(self) -> io::Result<()> {
         let Self { given, input, outputs } = self;
-        if let Some(input) = input {
-            input.finish(&given[0]).await?;
-        }
+        let mut result = match input {
+            Some(input) => input.finish(&given[0]).await,
+            None => Ok(()),
+        };
         drop(given);
-        for output in outputs {
+        let outputs = outputs.into_iter().map(|output| {
             let _ended_before = output.is_over.send(());
-            let _copied = output.copying.await;
-            output.written.await.unwrap_or(Ok(()))?;
+            (output.copying, output.written)
+        });
+        for (copying, written) in outputs.collect::<Vec<_>>() {
+            let _copied = copying.await;
+            result = result.and(written.await.unwrap_or(Ok(())));
         }
-        Ok(())
+        result
     }
 }
 
@@ -91,7 +93,10 @@ impl Input {
         let _aborted = self.pouring.await;
         let left = ioctl_fionread(pipe)?;
         let read = self.poured.load(Ordering::Relaxed).saturating_sub(left);
-        self.from.seek(SeekFrom::Start(self.start + read))?;
+        if read > 0 {
+            // Others may have read on meanwhile.
+            self.from.seek(SeekFrom::Current(i64::try_from(read).unwrap_or(i64::MAX)))?;
+        }
         Ok(())
     }
 }
@@ -102,15 +107,29 @@ fn feed(fd: BorrowedFd<'_>, input: &mut Option<Input>) -> io::Result<OwnedFd> {
     let (reader, mut writer) = io::pipe()?;
     let mut from = File::from(own(fd)?);
     if !from.metadata()?.is_file() {
-        let pour = move || drop(io::copy(&mut from, &mut writer));
+        let pour = move || drop(pass_on(&mut from, &mut writer));
         thread::Builder::new().name("exec-input".into()).spawn(pour)?;
         return Ok(reader.into());
     }
     let (start, poured) = (from.stream_position()?, Arc::new(AtomicU64::new(0)));
     let writer = Sender::from_owned_fd(writer.into())?;
     let pouring = tokio::spawn(pour(from.try_clone()?, start, writer, poured.clone()));
-    *input = Some(Input { from, start, poured, pouring });
+    *input = Some(Input { from, poured, pouring });
     Ok(reader.into())
+}
+
+/// Copies all that comes, also from what has nothing for the moment.
+fn pass_on(from: &mut File, into: &mut PipeWriter) -> io::Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match from.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(bytes) => into.write_all(&piece[..bytes])?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(AGAIN),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Copies a file to a pipe, and counts. What cannot be read is at its end, for the command.
@@ -146,7 +165,10 @@ fn given(fd: BorrowedFd<'_>, outputs: &mut Vec<Output>) -> io::Result<OwnedFd> {
         while let Some(piece) = pieces.blocking_recv().filter(|_| result.is_ok()) {
             result = write_all(&to, &piece);
         }
-        let _nobody_asks = tell.send(result);
+        // Who has stopped reading wants no more: the command hears of it, and it is no fault.
+        let is_unwanted = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        let _nobody_asks =
+            tell.send(result.or_else(|it| if is_unwanted(&it) { Ok(()) } else { Err(it) }));
     };
     thread::Builder::new().name("exec-output".into()).spawn(write)?;
     let pipe = Receiver::from_owned_fd(reader.into())?;
@@ -228,7 +250,6 @@ fn own(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Read;
 
     use super::*;
 
@@ -267,6 +288,11 @@ mod tests {
         assert!(said.starts_with(&expected), "{} bytes", said.len());
         // Who comes next reads on behind what the command has read.
         assert_eq!(input.stream_position().unwrap(), 300_009);
+        // Also if somebody else has read on meanwhile.
+        let relay = Relay::new(&[input.as_fd(), output.as_fd(), output.as_fd()]).unwrap();
+        input.seek(SeekFrom::Start(400_000)).unwrap();
+        relay.finish().await.unwrap();
+        assert_eq!(input.stream_position().unwrap(), 400_000);
     }
 
     #[tokio::test]
