@@ -35,7 +35,7 @@ use ambit_manifest::policy::{KeySource, fetch_timeout};
 use ambit_model::Text;
 use ambit_net::drain::Guard;
 use ambit_tls::certificate::CertificateError;
-use ambit_tls::web::WebConnector;
+use ambit_tls::web::{SYSTEM_ROOTS, WebConnector};
 use ambit_words::error_chain;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -62,13 +62,6 @@ const FIRST_ROUND_MAX: Duration = Duration::from_secs(3);
 /// How often keys are written to disk that have not changed: when they were fetched last counts
 /// against a week.
 const KEPT_AGAIN: Duration = Duration::from_secs(60 * 60);
-/// Where systems keep the roots that they believe; the first that is there.
-const SYSTEM_ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// Why issuers cannot be asked.
 #[derive(Debug, thiserror::Error)]

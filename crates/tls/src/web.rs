@@ -20,6 +20,14 @@ use crate::certificate::{CertificateError, certificates_of};
 use crate::provider::VERSIONS;
 use crate::stream::{ClientStream, ReadAhead, Stream};
 
+/// Where systems keep the roots that they believe; the first that is there.
+pub const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
 /// Connects to servers of the web, which are spoken to in HTTP/1.1.
 #[derive(Clone)]
 pub struct WebConnector {

@@ -5,18 +5,11 @@ use std::path::{Path, PathBuf};
 
 use ambit_image::registry::{Connect, Credentials, Endpoint};
 use ambit_machine::{ImageSources, Registries};
-use ambit_tls::web::WebConnector;
+use ambit_tls::web::{SYSTEM_ROOTS, WebConnector};
 use anyhow::{Context, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Where systems keep the roots that they believe; the first that is there.
-const SYSTEM_ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 /// The directory of docker's configuration, if it is not in the user's home.
 const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
 
