@@ -1,8 +1,8 @@
 //! Running commands in pods: the caller's side, and the machine's, which only finds the pod.
 //!
-//! The caller's descriptors and its connection are passed to the pod's init, which answers the
-//! caller itself. A caller in a terminal sends Ctrl-C as a signal, because the command is in its
-//! own session.
+//! The caller's descriptors, or pipes in the place of its files (`relay`), and its connection are
+//! passed to the pod's init, which answers the caller itself. A caller in a terminal sends Ctrl-C
+//! as a signal, because the command is in its own session.
 
 mod relay;
 
