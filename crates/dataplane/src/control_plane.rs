@@ -9,18 +9,11 @@ use std::path::{Path, PathBuf};
 use ambit_model::Text;
 use ambit_net::grpc::{ConnectError, Target};
 use ambit_tls::service::ServiceConnector;
+use ambit_tls::web::SYSTEM_ROOTS;
 use http::Uri;
 use serde::Serialize;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use zeroize::Zeroizing;
-
-/// Where distributions keep the roots of the operating system.
-const SYSTEM_ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-];
 
 /// One service of the control plane.
 #[derive(Clone, Debug, Serialize)]

@@ -21,11 +21,12 @@ use crate::provider::VERSIONS;
 use crate::stream::{ClientStream, ReadAhead, Stream};
 
 /// Where systems keep the roots that they believe; the first that is there.
-pub const SYSTEM_ROOTS: [&str; 4] = [
+pub const SYSTEM_ROOTS: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
 
 /// Connects to servers of the web, which are spoken to in HTTP/1.1.

@@ -128,9 +128,16 @@ fn text(analysis: &Analysis) -> String {
     let of = &analysis.of;
     let _ = match (count(Severity::Error), count(Severity::Warning)) {
         (0, 0) => writeln!(text, "{of}: nothing is found"),
-        (errors, warnings) => writeln!(text, "{of}: {errors} errors, {warnings} warnings"),
+        (errors, warnings) => {
+            let (errors, warnings) = (counted(errors, "error"), counted(warnings, "warning"));
+            writeln!(text, "{of}: {errors}, {warnings}")
+        }
     };
     text
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -180,7 +187,7 @@ mod tests {
         };
         let expected = "error: a.yaml:1: Service app/web: spec: w; r\n\
                         warning: Service app/web: w; r\n\
-                        the manifests alone: 1 errors, 1 warnings\n";
+                        the manifests alone: 1 error, 1 warning\n";
         assert_eq!(text(&analysis), expected);
         insta::assert_snapshot!(serde_json::to_string_pretty(&analysis).expect("JSON"));
         analysis.findings.clear();
