@@ -116,7 +116,7 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Shows everything about objects on this machine, with what happened to them.
     Describe(DescribeArgs),
-    /// Lists what happened to pods and Deployments on this machine.
+    /// Lists what happened to pods and to what makes them on this machine.
     Events(EventsArgs),
     /// Shows the processor time and the memory that pods or nodes of this machine use.
     Top(TopArgs),
@@ -124,9 +124,10 @@ pub(crate) enum Command {
     Label(LabelArgs),
     /// Sets or removes annotations of an object on this machine.
     Annotate(LabelArgs),
-    /// Sets how many pods a Deployment on this machine has.
+    /// Sets how many pods a Deployment or StatefulSet on this machine has.
     Scale(ScaleArgs),
-    /// Restarts the pods of a Deployment on this machine, or waits until they are all there.
+    /// Restarts the pods of a Deployment, StatefulSet or DaemonSet on this machine, or waits until
+    /// they are all there.
     Rollout(RolloutArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
@@ -430,9 +431,11 @@ fn grace(text: &str) -> Result<Duration, DurationError> {
 /// `ambit exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The pod, as NAMESPACE/POD, or POD with -n. The name of a Deployment means its first pod.
+    /// The pod, as NAMESPACE/POD, or POD with -n. The name of what makes pods, such as a
+    /// Deployment, means its first pod.
     pub(crate) pod: String,
-    /// The namespace; the pod is then POD, pod/POD or deployment/NAME, as kubectl takes it.
+    /// The namespace; the pod is then POD, pod/POD, or KIND/NAME of what makes it, as kubectl takes
+    /// it.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
     /// The container, if the pod has several.
@@ -456,7 +459,8 @@ pub(crate) struct ExecArgs {
 /// `ambit logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// NAMESPACE/POD, proxy/NODE, node/NODE or control; with -n POD, pod/POD or deployment/NAME.
+    /// NAMESPACE/POD, proxy/NODE, node/NODE or control; with -n POD, pod/POD, or KIND/NAME of what
+    /// makes it.
     pub(crate) of: String,
     /// The namespace of the pod.
     #[arg(short, long)]

@@ -15,14 +15,15 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::command::{
-    Apply, Captured, Delete, Diff, Difference, Expected, Kill, OfDeployment, Refusal, Scale,
+    Apply, Captured, Delete, Diff, Difference, Expected, Kill, Refusal, Restart, Scale,
     StartCapture,
 };
 use crate::image::ImageMap;
 use crate::layout::Layout;
-use crate::objects::{Changes, ObjectRef};
+use crate::objects::{Changes, Kind, ObjectRef};
 use crate::ownership::{OwnershipError, check_state_directory};
 use crate::registry::{ContainerStatus, Phase};
+use crate::rollout_progress::RolloutProgress;
 
 /// How long the machine may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -149,7 +150,10 @@ pub struct PodInfo {
     pub node: String,
     /// Its service account.
     pub service_account: String,
-    /// The Deployment that it belongs to; empty for a pod of its own.
+    /// The kind of what made it, such as Deployment; empty for a pod of its own.
+    #[serde(default)]
+    pub owner_kind: String,
+    /// The name of that; empty for a pod of its own.
     pub owner: String,
     /// How far it is in its life.
     pub phase: Phase,
@@ -211,7 +215,8 @@ impl Client {
         self.ask(Method::GET, &format!("/objects/{plural}"), String::new()).await
     }
 
-    /// What happened to pods and Deployments, as Kubernetes' events; the latest last. The machine
+    /// What happened to pods and what makes them, as Kubernetes' events; the latest last. The
+    /// machine
     /// keeps a bounded number of them.
     pub async fn events(&self) -> Result<Vec<Value>, ClientError> {
         self.ask(Method::GET, "/events", String::new()).await
@@ -266,21 +271,14 @@ impl Client {
         self.order("/delete", &Delete { objects, ignore_absent, dry_run }).await
     }
 
-    /// Sets the replicas of a Deployment.
-    pub async fn scale(
-        &self,
-        namespace: &str,
-        deployment: &str,
-        replicas: u32,
-    ) -> Result<Changes, ClientError> {
-        let (namespace, name) = (namespace.to_owned(), deployment.to_owned());
-        self.order("/scale", &Scale { namespace, name, replicas }).await
+    /// Sets the replicas of a Deployment or StatefulSet.
+    pub async fn scale(&self, object: &ObjectRef, replicas: u32) -> Result<Changes, ClientError> {
+        self.order("/scale", &Scale { object: object.clone(), replicas }).await
     }
 
-    /// Restarts the pods of a Deployment, a few at a time.
-    pub async fn restart(&self, namespace: &str, deployment: &str) -> Result<Changes, ClientError> {
-        let (namespace, name) = (namespace.to_owned(), deployment.to_owned());
-        self.order("/restart", &OfDeployment { namespace, name }).await
+    /// Restarts the pods of an object that rolls out, a few at a time.
+    pub async fn restart(&self, object: &ObjectRef) -> Result<Changes, ClientError> {
+        self.order("/restart", &Restart { object: object.clone() }).await
     }
 
     /// Sends a signal to one of the machine's programs, by its name in [`RoleInfo`].
@@ -336,25 +334,25 @@ impl Client {
         }
     }
 
-    /// Whether every Deployment has the pods that it wants, all of its present template, and all
-    /// are ready but those that no node takes.
+    /// Whether everything that rolls out has the pods that it wants, of the template that they
+    /// are to have, and all are ready but those that no node takes.
     async fn rollouts_done(&self, pods: &[PodInfo]) -> Result<bool, ClientError> {
-        let deployments = self.objects("deployments").await?;
-        Ok(deployments.iter().all(|deployment| {
-            let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_u64);
-            let text = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_str);
-            let wanted = number("/spec/replicas");
-            let is_whole = ["updatedReplicas", "replicas"]
-                .iter()
-                .all(|field| number(&format!("/status/{field}")) == wanted);
-            let nowhere = pods.iter().filter(|pod| {
-                pod.unschedulable
-                    && text("/metadata/namespace") == Some(&pod.namespace)
-                    && text("/metadata/name") == Some(&pod.owner)
+        for kind in RolloutProgress::KINDS {
+            let done = self.objects(kind.plural()).await?.iter().all(|value| {
+                let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str);
+                let nowhere = pods.iter().filter(|pod| {
+                    pod.unschedulable
+                        && pod.owner_kind == kind.name()
+                        && text("/metadata/namespace") == Some(&pod.namespace)
+                        && text("/metadata/name") == Some(&pod.owner)
+                });
+                RolloutProgress::of(kind, value).is_done_but(nowhere.count() as u64)
             });
-            let ready = number("/status/readyReplicas").map(|it| it + nowhere.count() as u64);
-            is_whole && ready == wanted
-        }))
+            if !done {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Has the machine do something.
@@ -389,9 +387,10 @@ impl Client {
 }
 
 /// What a pod waits for; nothing if it is ready, has done its work, or is going away with another
-/// in its place.
+/// in its place. A Job takes care of those of its pods that failed.
 fn missing(pod: &PodInfo) -> Option<String> {
-    if pod.ready || pod.phase == Phase::Succeeded {
+    let is_replaced = pod.phase == Phase::Failed && pod.owner_kind == Kind::Job.name();
+    if pod.ready || pod.phase == Phase::Succeeded || is_replaced {
         return None;
     }
     let reason = if pod.terminating {

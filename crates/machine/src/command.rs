@@ -75,26 +75,22 @@ pub(crate) struct Delete {
     pub(crate) dry_run: bool,
 }
 
-/// `/scale`: the replicas of a Deployment.
+/// `/scale`: the replicas of a Deployment or StatefulSet.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scale {
-    /// Its namespace.
-    pub(crate) namespace: String,
-    /// Its name.
-    pub(crate) name: String,
+    /// Which.
+    pub(crate) object: ObjectRef,
     /// How many.
     pub(crate) replicas: u32,
 }
 
-/// `/restart`: the pods of a Deployment, a few at a time.
+/// `/restart`: the pods of a Deployment, StatefulSet or DaemonSet, a few at a time.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct OfDeployment {
-    /// Its namespace.
-    pub(crate) namespace: String,
-    /// Its name.
-    pub(crate) name: String,
+pub(crate) struct Restart {
+    /// Which.
+    pub(crate) object: ObjectRef,
 }
 
 /// `/kill`: a signal to one of the machine's programs.

@@ -1,20 +1,27 @@
-//! The machine's controllers: from Gateways to Deployments, from these to pods, from pods to nodes.
+//! The machine's controllers: from Gateways to Deployments, from these and other kinds to pods,
+//! from pods to nodes.
 //!
 //! [`step`] compares the objects with what the nodes report, and makes the changes that bring the
-//! two closer. Pure functions in [`rollout`] and [`schedule`] decide what to change; this file only
-//! reads and writes objects. It never waits: it is called again whenever an object or a status
-//! changes.
+//! two closer. Pure functions in [`rollout`], [`stateful`], [`daemon`], [`jobs`] and [`schedule`]
+//! decide what to change; this file only reads and writes objects. It never waits: it is called
+//! again whenever an object or a status changes.
 
+mod daemon;
 pub(crate) mod gateways;
+mod jobs;
+mod owned;
 pub(crate) mod rollout;
 pub(crate) mod schedule;
 mod shape;
+mod stateful;
 
 use ambit_words::labels;
-use k8s_openapi::api::apps::v1::Deployment;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use self::owned::{Action, Owner};
+use self::schedule::NodeView;
 use crate::objects::{Admission, Kind, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase};
 pub(crate) use gateways::MeshNames;
@@ -48,65 +55,121 @@ fn gone(store: &Store, reported: &Mirror) -> Vec<ObjectRef> {
     store.of_plural("pods").filter(taken_down).map(|(object, _)| object.clone()).collect()
 }
 
+/// Whether something may have to be done because time has passed, though nothing has changed.
+pub(crate) fn waits_for_time(store: &Store) -> bool {
+    store.of_plural(Kind::Job.plural()).any(|(_, value)| jobs::waits_for_time(value))
+}
+
+/// Creates and retires the pods of all objects that have a template of pods.
 fn roll_out(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, StoreError> {
-    let deployments: Vec<(ObjectRef, Deployment)> = store
-        .of_plural("deployments")
-        .map(|(object, value)| (object.clone(), decode(value)))
-        .collect();
-    let mut changed = false;
-    for (object, deployment) in deployments {
-        let pods = rollout::pods_of(&deployment, store, reported);
-        let plan = rollout::plan(&deployment, &pods);
-        for pod in &plan.retire {
-            store.retire_pod(pod, now)?;
+    let time = now.parse().unwrap_or_else(|_| Timestamp::now());
+    let nodes = nodes(store);
+    let mut changed = remove_expired(store, time, now)?;
+    for kind in Kind::all().filter(|kind| kind.has_pod_template()) {
+        let all: Vec<(ObjectRef, Value)> = store
+            .of_plural(kind.plural())
+            .map(|(object, value)| (object.clone(), value.clone()))
+            .collect();
+        for (object, value) in all {
+            let action = action(kind, &object, &value, (&*store, reported), &nodes, time);
+            changed |= carry_out(store, &object, action, now)?;
         }
-        for _ in 0..plan.create {
-            let (pod, value) = rollout::new_pod(&object, &deployment);
-            store.write(pod, value, now)?;
-        }
-        changed |= plan.create > 0 || !plan.retire.is_empty();
-        changed |= write_deployment_status(store, &object, &pods, now)?;
     }
     Ok(changed)
 }
 
-fn write_deployment_status(
+/// Jobs that have been over for as long as they want to be kept.
+fn remove_expired(store: &mut Store, time: Timestamp, now: &str) -> Result<bool, StoreError> {
+    let jobs = store.of_plural(Kind::Job.plural());
+    let expired = jobs.filter(|(_, value)| jobs::is_expired(value, time));
+    let expired: Vec<ObjectRef> = expired.map(|(object, _)| object.clone()).collect();
+    for object in &expired {
+        store.retire(object, now)?;
+    }
+    Ok(!expired.is_empty())
+}
+
+fn nodes(store: &Store) -> Vec<NodeView> {
+    store.of_plural("nodes").map(|(_, value)| NodeView::of(value)).collect()
+}
+
+fn action(
+    kind: Kind,
+    object: &ObjectRef,
+    value: &Value,
+    (store, reported): (&Store, &Mirror),
+    nodes: &[NodeView],
+    time: Timestamp,
+) -> Action {
+    let revision_label = match kind {
+        Kind::Job => None,
+        Kind::Deployment => Some(rollout::TEMPLATE_HASH),
+        _ => Some(stateful::REVISION),
+    };
+    let owner = Owner::new(object, value, revision_label);
+    let pods = owner.pods(store, reported);
+    match kind {
+        Kind::StatefulSet => stateful::act(value, &owner, &pods),
+        Kind::DaemonSet => {
+            let (_, pod) = owner.pod(&object.name);
+            daemon::act(value, &owner, &pods, &schedule::admitting(&decode(&pod), nodes))
+        }
+        Kind::Job => jobs::act(value, &owner, &pods, time),
+        _ => rollout::act(value, &owner, &pods),
+    }
+}
+
+/// Does what a controller wants for one object.
+fn carry_out(
     store: &mut Store,
     object: &ObjectRef,
-    pods: &[rollout::PodOfDeployment],
+    action: Action,
     now: &str,
 ) -> Result<bool, StoreError> {
-    let Some(mut value) = store.object(object).cloned() else { return Ok(false) };
-    let live = || pods.iter().filter(|pod| !pod.terminating);
-    let status = json!({
-        "observedGeneration": value.pointer("/metadata/generation"),
-        "replicas": live().count(),
-        "updatedReplicas": live().filter(|pod| pod.current).count(),
-        "readyReplicas": live().filter(|pod| pod.ready).count(),
-        "availableReplicas": live().filter(|pod| pod.ready).count(),
-    });
+    let Action { create, retire, mut status } = action;
+    let mut changed = !retire.is_empty();
+    for pod in &retire {
+        store.retire(pod, now)?;
+    }
+    for (pod, value) in create {
+        if store.object(&pod).is_some() {
+            // Somebody else's: it is not theirs to take, and the next one waits.
+            status = with_condition(status, &format!("pods {:?} already exists", pod.name));
+            continue;
+        }
+        store.write(pod, value, now)?;
+        changed = true;
+    }
+    let Some(mut value) = store.object(object).cloned() else { return Ok(changed) };
     if value.get("status") == Some(&status) {
-        return Ok(false);
+        return Ok(changed);
     }
     value["status"] = status;
     store.write(object.clone(), value, now)?;
     Ok(true)
 }
 
+/// Says that a pod cannot be created, as a ReplicaSet does.
+fn with_condition(mut status: Value, message: &str) -> Value {
+    let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.retain(|it| it["type"] != "ReplicaFailure");
+    conditions.push(json!({
+        "type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message,
+    }));
+    status["conditions"] = json!(conditions);
+    status
+}
+
 fn place(store: &mut Store, now: &str) -> Result<bool, StoreError> {
-    let nodes: Vec<schedule::NodeView> =
-        store.of_plural("nodes").map(|(_, value)| schedule::NodeView::of(value)).collect();
-    let all: Vec<(ObjectRef, Pod)> =
-        store.of_plural("pods").map(|(object, value)| (object.clone(), decode(value))).collect();
+    let nodes = nodes(store);
+    let pods = store.of_plural("pods");
+    let (there, open): (Vec<_>, Vec<_>) = pods
+        .map(|(object, value)| (object.clone(), is_placed(value), decode::<Pod>(value)))
+        .partition(|(_, is_placed, _)| *is_placed);
     let mut placed: Vec<schedule::Placed> =
-        all.iter().filter_map(|(_, pod)| schedule::Placed::of(pod)).collect();
+        there.iter().filter_map(|(.., pod)| schedule::Placed::of(pod)).collect();
     let mut changed = false;
-    for (object, pod) in all {
-        let node_named = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-        let already = store.object(&object).and_then(|value| value.pointer("/status/conditions"));
-        if node_named && already.is_some() {
-            continue;
-        }
+    for (object, _, pod) in open {
         let verdict = schedule::place(&pod, &nodes, &placed);
         changed |= write_placement(store, &object, &verdict, now)?;
         if let Ok(node) = verdict {
@@ -114,6 +177,11 @@ fn place(store: &mut Store, now: &str) -> Result<bool, StoreError> {
         }
     }
     Ok(changed)
+}
+
+/// Whether a pod has been given its node. One that names its node itself still has to be.
+fn is_placed(pod: &Value) -> bool {
+    pod.pointer("/spec/nodeName").is_some() && text(pod, "/status/conditions/0/status") == "True"
 }
 
 fn write_placement(

@@ -1,4 +1,4 @@
-//! What happened to pods and Deployments, in Kubernetes' words: the events of a machine.
+//! What happened to pods and to what makes them, in Kubernetes' words: the events of a machine.
 //!
 //! Nobody reports events: they are the differences between two looks at the objects and at what the
 //! nodes say of their pods. So a pod's life needs no code here, and an event never says more than

@@ -35,8 +35,11 @@ const SIGNALLED: i32 = 128;
 pub struct ExecRequest {
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name, or that of its Deployment.
+    /// The pod's name, or that of what made it.
     pub pod: String,
+    /// The kind of that, if it is meant; otherwise a pod comes before what makes pods.
+    #[serde(default)]
+    pub owner_kind: Option<String>,
     /// In which container; the first, if absent.
     pub container: Option<String>,
     /// Program and arguments.
@@ -226,20 +229,27 @@ async fn try_forward(machine: &Machine, caller: &Connection) -> Result<(), Strin
         .map_err(|error| format!("{}/{}: {error}", pod.namespace, pod.name))
 }
 
-/// The pod that a request means: by its name, or the first that runs of a Deployment of that name.
+/// The pod that a request means: by its name, or the first that runs of what has that name.
 fn find<'a>(pods: &'a [PodInfo], request: &ExecRequest) -> Result<&'a PodInfo, String> {
-    let ExecRequest { namespace, pod: name, .. } = request;
+    let ExecRequest { namespace, pod: name, owner_kind, .. } = request;
     let inside = || pods.iter().filter(|pod| pod.namespace == *namespace);
-    let named = inside().find(|pod| pod.name == *name);
-    let owned = || inside().filter(|pod| pod.owner == *name && pod.phase == Phase::Running);
+    let named = inside().find(|pod| pod.name == *name && owner_kind.is_none());
+    let is_owner = |pod: &PodInfo| {
+        pod.owner == *name && owner_kind.as_ref().is_none_or(|kind| pod.owner_kind == *kind)
+    };
+    let owned = || inside().filter(|pod| is_owner(pod) && pod.phase == Phase::Running);
     let found = named.or_else(|| owned().find(|pod| pod.ready).or_else(|| owned().next()));
     match found {
         Some(pod) if pod.pid == 0 => {
             Err(format!("{namespace}/{} does not run: {}", pod.name, pod.reason))
         }
         Some(pod) => Ok(pod),
-        None => Err(format!(
-            "there is no pod {namespace}/{name}, nor a Deployment of that name with a running pod"
-        )),
+        None => Err(match owner_kind {
+            Some(kind) => format!("there is no running pod of {kind} {namespace}/{name}"),
+            None => format!(
+                "there is no pod {namespace}/{name}, nor a Deployment of that name with a running \
+                 pod"
+            ),
+        }),
     }
 }

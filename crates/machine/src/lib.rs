@@ -4,7 +4,7 @@
 //! process, mount and network of the machine. The user's commands reach it through [`Client`], and
 //! [`exec`] runs commands in pods. [`up`] and [`down`] work whatever has died before.
 //!
-//! This crate replaces Kubernetes on one machine: an object store, a Deployment controller, a
+//! This crate replaces Kubernetes on one machine: an object store, controllers of what makes pods, a
 //! scheduler, a pod runner, service addresses and cluster DNS. The mesh itself (control plane,
 //! agent, proxy) is the shipped binary: this crate starts its roles as separate processes and never
 //! links them.
@@ -17,7 +17,7 @@
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `host_path` | directories of the host that pods may write |
-//! | `events` | what happened to pods and Deployments |
+//! | `events`, `rollout_progress` | what happened to pods, and what a rollout lacks |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | [`logs`] | reading and following logs that are rotated |
@@ -49,6 +49,7 @@ mod reaper;
 mod record;
 mod registry;
 mod roles;
+mod rollout_progress;
 mod server;
 mod state;
 mod unknown_images;
@@ -71,6 +72,7 @@ pub use publish::{PublishError, Published, PublishedError, bind, publish};
 pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
 pub use registry::{ContainerStatus, Phase, PodStatus, WatchError};
+pub use rollout_progress::RolloutProgress;
 pub use unknown_images::unknown_images;
 
 use layout::Layout;

@@ -10,6 +10,8 @@ mod pod_fields;
 mod store;
 #[cfg(test)]
 mod tests;
+mod workload_fields;
+mod workloads;
 
 use std::fmt;
 
@@ -20,6 +22,7 @@ pub use admit::ApplyError;
 pub use ambit_manifest::Kind;
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};
+pub use workload_fields::refused_fields;
 
 /// Names one object, as `kubectl` would.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -19,10 +19,10 @@ use serde_json::Value;
 use tokio::net::UnixListener;
 
 use super::client::MachineStatus;
-use super::command::{Apply, Captured, Delete, Kill, OfDeployment, Refusal, Scale, StartCapture};
+use super::command::{Apply, Captured, Delete, Kill, Refusal, Restart, Scale, StartCapture};
 use super::fabric;
 use super::state::{Machine, Objects};
-use crate::objects::{ApplyError, Changes, Kind, ObjectRef};
+use crate::objects::{ApplyError, Changes, Kind};
 use crate::registry::timestamp;
 
 /// Largest command: manifests of a large test.
@@ -112,13 +112,11 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
         "/delete" => delete(machine, parse(&body)?),
         "/diff" => to_json(&machine.objects().differences(parse(&body)?, &timestamp())?),
         "/scale" => {
-            let Scale { namespace, name, replicas } = parse(&body)?;
-            let object = deployment(&namespace, &name);
+            let Scale { object, replicas } = parse(&body)?;
             change(machine, |all, now| all.store.scale(&object, replicas, now))
         }
         "/restart" => {
-            let OfDeployment { namespace, name } = parse(&body)?;
-            let object = deployment(&namespace, &name);
+            let Restart { object } = parse(&body)?;
             change(machine, |all, now| all.store.restart(&object, now))
         }
         "/kill" => kill(machine, &parse(&body)?),
@@ -138,10 +136,6 @@ fn to_json(value: &impl Serialize) -> Result<Value, CommandError> {
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CommandError> {
     Ok(serde_json::from_slice(body)?)
-}
-
-fn deployment(namespace: &str, name: &str) -> ObjectRef {
-    ObjectRef::new(Kind::Deployment, Some(namespace), name)
 }
 
 /// Changes objects and lets the controllers follow, so that the answer says which pods no node

@@ -162,6 +162,7 @@ impl Objects {
             PodInfo {
                 node: text(value, "/spec/nodeName").to_owned(),
                 service_account: text(value, "/spec/serviceAccountName").to_owned(),
+                owner_kind: text(value, "/metadata/ownerReferences/0/kind").to_owned(),
                 owner: text(value, "/metadata/ownerReferences/0/name").to_owned(),
                 created: text(value, "/metadata/creationTimestamp").to_owned(),
                 host_network: value.pointer("/spec/hostNetwork") == Some(&true.into()),

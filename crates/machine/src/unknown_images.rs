@@ -20,11 +20,10 @@ pub fn unknown_images(
     for object in &manifests.objects {
         let (spec, prefix) = match &object.typed {
             Typed::Pod(pod) => (pod.spec.as_ref(), "spec"),
-            Typed::Deployment(deployment) => {
-                let template = deployment.spec.as_ref().map(|spec| &spec.template);
-                (template.and_then(|template| template.spec.as_ref()), "spec.template.spec")
+            it => {
+                let Some(template) = it.pod_template() else { continue };
+                (template.spec.as_ref(), "spec.template.spec")
             }
-            _ => continue,
         };
         let Some(spec) = spec else { continue };
         let initial = spec.init_containers.as_deref().unwrap_or_default();

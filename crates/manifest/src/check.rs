@@ -152,7 +152,8 @@ impl<'a> All<'a> {
             Typed::TrafficPolicy(policy) => self.traffic_policy(object, policy, warnings),
             Typed::Telemetry(it) => self.told(object, it, warnings),
             Typed::ListenerSet(set) => self.listener_set(object, set, warnings),
-            Typed::Pod(_) | Typed::Deployment(_) => self.placement(object, warnings),
+            Typed::Pod(_) => self.placement(object, warnings),
+            it if it.pod_template().is_some() => self.placement(object, warnings),
             _ => {}
         }
     }
@@ -339,14 +340,14 @@ impl<'a> All<'a> {
             Kind::Service | Kind::ServiceEntry => {
                 (format!("{}/{}", key.namespace, key.name), false)
             }
-            Kind::Pod | Kind::Deployment => {
+            kind if kind == Kind::Pod || kind.has_pod_template() => {
                 (format!("the pods of {}/{}", key.namespace, key.name), true)
             }
             Kind::WorkloadEntry => (format!("the workload {}/{}", key.namespace, key.name), true),
             _ => return,
         };
         let (at, labels) = match pods(key, &object.typed) {
-            Some(pods) if key.kind == Kind::Deployment => {
+            Some(pods) if key.kind.has_pod_template() => {
                 ("spec.template.metadata.labels", pods.labels)
             }
             _ => ("metadata.labels", object.typed.metadata().labels.as_ref()),
@@ -402,11 +403,10 @@ impl<'a> All<'a> {
 fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {
     let (metadata, spec) = match typed {
         Typed::Pod(pod) => (Some(&pod.metadata), pod.spec.as_ref()?),
-        Typed::Deployment(deployment) => {
-            let template = &deployment.spec.as_ref()?.template;
+        _ => {
+            let template = typed.pod_template()?;
             (template.metadata.as_ref(), template.spec.as_ref()?)
         }
-        _ => return None,
     };
     Some(Pods {
         name: key.name.to_string(),
@@ -434,8 +434,8 @@ fn has_port(spec: &PodSpec, name: &str) -> bool {
 /// The path of a field of the pod in `typed`.
 fn field(typed: &Typed, name: &str) -> String {
     match typed {
-        Typed::Deployment(_) => format!("spec.template.spec.{name}"),
-        _ => format!("spec.{name}"),
+        Typed::Pod(_) => format!("spec.{name}"),
+        _ => format!("spec.template.spec.{name}"),
     }
 }
 

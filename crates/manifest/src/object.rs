@@ -6,9 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
+    ConfigMap, Namespace, Node, Pod, PodTemplateSpec, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -42,6 +43,9 @@ pub enum Kind {
     Service,
     Pod,
     Deployment,
+    StatefulSet,
+    DaemonSet,
+    Job,
     EndpointSlice,
     ReferenceGrant,
     HttpRoute,
@@ -115,7 +119,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 28] = [
+const KINDS: [KindNames; 31] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -162,6 +166,9 @@ const KINDS: [KindNames; 28] = [
     names(Kind::ListenerSet, "ListenerSet", "listenersets", true, LISTENER_SETS),
     names(Kind::Pod, "Pod", "pods", true, &["v1"]),
     names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
+    names(Kind::StatefulSet, "StatefulSet", "statefulsets", true, &["apps/v1"]),
+    names(Kind::DaemonSet, "DaemonSet", "daemonsets", true, &["apps/v1"]),
+    names(Kind::Job, "Job", "jobs", true, &["batch/v1"]),
 ];
 
 impl From<ParentKind> for Kind {
@@ -179,6 +186,11 @@ impl Kind {
     /// All kinds, in the order in which they are applied: what others refer to comes first.
     pub fn all() -> impl Iterator<Item = Self> {
         KINDS.iter().map(|names| names.kind)
+    }
+
+    /// Whether a controller makes pods from a template at `spec.template` of these objects.
+    pub fn has_pod_template(self) -> bool {
+        matches!(self, Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::Job)
     }
 
     /// The kind's name, as in `kind: Service`.
@@ -278,6 +290,9 @@ pub enum Typed {
     Service(Arc<Service>),
     Pod(Arc<Pod>),
     Deployment(Arc<Deployment>),
+    StatefulSet(Arc<StatefulSet>),
+    DaemonSet(Arc<DaemonSet>),
+    Job(Arc<Job>),
     EndpointSlice(Arc<EndpointSlice>),
     ReferenceGrant(Arc<ReferenceGrant>),
     HttpRoute(Arc<HttpRoute>),
@@ -313,6 +328,9 @@ impl Typed {
             Self::Service(_) => Kind::Service,
             Self::Pod(_) => Kind::Pod,
             Self::Deployment(_) => Kind::Deployment,
+            Self::StatefulSet(_) => Kind::StatefulSet,
+            Self::DaemonSet(_) => Kind::DaemonSet,
+            Self::Job(_) => Kind::Job,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::ReferenceGrant(_) => Kind::ReferenceGrant,
             Self::HttpRoute(_) => Kind::HttpRoute,
@@ -347,6 +365,9 @@ impl Typed {
             Self::Service(object) => &object.metadata,
             Self::Pod(object) => &object.metadata,
             Self::Deployment(object) => &object.metadata,
+            Self::StatefulSet(object) => &object.metadata,
+            Self::DaemonSet(object) => &object.metadata,
+            Self::Job(object) => &object.metadata,
             Self::EndpointSlice(object) => &object.metadata,
             Self::ReferenceGrant(object) => &object.metadata,
             Self::HttpRoute(object) => &object.metadata,
@@ -366,6 +387,17 @@ impl Typed {
             Self::GatewayClass(object) => &object.metadata,
             Self::Gateway(object) => &object.metadata,
             Self::ListenerSet(object) => &object.metadata,
+        }
+    }
+
+    /// The template of the pods that the object's controller makes, at `spec.template`.
+    pub fn pod_template(&self) -> Option<&PodTemplateSpec> {
+        match self {
+            Self::Deployment(object) => Some(&object.spec.as_ref()?.template),
+            Self::StatefulSet(object) => Some(&object.spec.as_ref()?.template),
+            Self::DaemonSet(object) => Some(&object.spec.as_ref()?.template),
+            Self::Job(object) => Some(&object.spec.as_ref()?.template),
+            _ => None,
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) enum Unread {
 
 /// Kinds that Ambit does not read, in groups from which it reads others. The core group has no
 /// name.
-const KNOWN: [(&str, &[&str]); 7] = [
+const KNOWN: [(&str, &[&str]); 8] = [
     (
         "",
         &[
@@ -48,7 +48,8 @@ const KNOWN: [(&str, &[&str]); 7] = [
             "ResourceQuota",
         ],
     ),
-    ("apps", &["ControllerRevision", "DaemonSet", "ReplicaSet", "StatefulSet"]),
+    ("apps", &["ControllerRevision", "ReplicaSet"]),
+    ("batch", &["CronJob"]),
     ("discovery.k8s.io", &[]),
     ("gateway.networking.k8s.io", &[]),
     ("networking.istio.io", &["EnvoyFilter", "Gateway", "ProxyConfig", "Sidecar", "WorkloadGroup"]),
@@ -163,7 +164,7 @@ mod tests {
             ("v1", "Sevice", misspelt("Service")),
             ("v1", "PersistentVolumeClaim", Unread::Known),
             ("apps/v1", "Deploymnet", misspelt("Deployment")),
-            ("apps/v1", "DaemonSet", Unread::Known),
+            ("apps/v1", "ReplicaSet", Unread::Known),
             ("networking.istio.io/v1", "EnvoyFilter", Unread::Known),
             ("networking.k8s.io/v1", "NetworkPolicy", Unread::Enforcing),
             ("networking.k8s.io/v1", "Ingress", Unread::Known),

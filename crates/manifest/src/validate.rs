@@ -15,6 +15,7 @@ pub(crate) mod pods;
 pub(crate) mod routes;
 pub(crate) mod security;
 pub(crate) mod targets;
+pub(crate) mod workloads;
 
 use ambit_words::annotations::DRY_RUN;
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, INGRESS_USE_WAYPOINT, NONE};
@@ -47,7 +48,10 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::Secret(object) => core::secret(object, issues),
         Typed::Service(object) => core::service(object, issues),
         Typed::Pod(object) => pods::pod(object, issues),
-        Typed::Deployment(object) => pods::deployment(object, issues),
+        Typed::Deployment(object) => workloads::deployment(object, issues),
+        Typed::StatefulSet(object) => workloads::stateful_set(object, issues),
+        Typed::DaemonSet(object) => workloads::daemon_set(object, issues),
+        Typed::Job(object) => workloads::job(object, issues),
         Typed::EndpointSlice(object) => core::endpoint_slice(object, issues),
         Typed::ReferenceGrant(object) => routes::reference_grant(&object.spec, &spec, issues),
         Typed::HttpRoute(object) => {
@@ -235,7 +239,7 @@ fn dataplane_mode(kind: Kind, metadata: &ObjectMeta, at: &Path, issues: &mut Iss
         issues.warn(
             &at,
             format!("on a {kind} the label has no effect"),
-            "put it on the Namespace, the Pod or the Deployment's template",
+            "put it on the Namespace, the Pod or the template of its pods",
         );
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::decode::strict;
 use super::document::{Document, FieldLines};
 use super::finding::{Issues, Path};
-use super::validate::pods;
+use super::validate::{pods, workloads};
 use super::{Errors, Finding, Input, Loader, Location, subject, twice};
 
 /// Most pods that one object may ask for; more is a typing error.
@@ -229,7 +229,7 @@ fn shape(kind: WorkloadKind, value: &Value, issues: &mut Issues) -> Option<Shape
         }
         WorkloadKind::Deployment => {
             let deployment = strict::<Deployment>(value, issues)?;
-            pods::deployment(&deployment, issues);
+            workloads::deployment(&deployment, issues);
             let spec = deployment.spec.clone()?;
             Some((deployment.metadata.clone(), spec.replicas.unwrap_or(1), spec.template))
         }

@@ -10,10 +10,12 @@ use super::{KubeArgs, StateArgs};
 use crate::jsonpath::{CustomColumn, Template, TemplateError};
 
 /// Short names of kinds, as kubectl has them.
-const SHORT: [(&str, StoredKind); 11] = [
+const SHORT: [(&str, StoredKind); 13] = [
     ("po", StoredKind::Pod),
     ("svc", StoredKind::Service),
     ("deploy", StoredKind::Deployment),
+    ("sts", StoredKind::StatefulSet),
+    ("ds", StoredKind::DaemonSet),
     ("ns", StoredKind::Namespace),
     ("no", StoredKind::Node),
     ("cm", StoredKind::ConfigMap),
@@ -148,13 +150,13 @@ pub(crate) struct LabelArgs {
 /// `ambit scale`.
 #[derive(Debug, Args)]
 pub(crate) struct ScaleArgs {
-    /// The Deployment, as deployment/NAME.
+    /// The Deployment or StatefulSet, as deployment/NAME.
     #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
     pub(crate) words: Vec<String>,
     /// How many pods it has.
     #[arg(long)]
     pub(crate) replicas: u32,
-    /// The namespace of the Deployment.
+    /// Its namespace.
     #[arg(short, long, default_value = "default")]
     pub(crate) namespace: String,
     #[command(flatten)]
@@ -173,7 +175,7 @@ pub(crate) struct RolloutArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum RolloutCommand {
     /// Restarts the pods, a few at a time.
-    Restart(DeploymentArgs),
+    Restart(RolledOutArgs),
     /// Waits until all pods are of the present template and ready.
     Status(RolloutStatusArgs),
 }
@@ -183,18 +185,18 @@ impl RolloutCommand {
     pub(crate) fn state(&mut self) -> &mut StateArgs {
         match self {
             Self::Restart(args) => &mut args.state,
-            Self::Status(args) => &mut args.deployment.state,
+            Self::Status(args) => &mut args.of.state,
         }
     }
 }
 
-/// A Deployment of a machine.
+/// What rolls out on a machine.
 #[derive(Debug, Args)]
-pub(crate) struct DeploymentArgs {
-    /// The Deployment, as deployment/NAME.
+pub(crate) struct RolledOutArgs {
+    /// The Deployment, StatefulSet or DaemonSet, as deployment/NAME.
     #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
     pub(crate) words: Vec<String>,
-    /// The namespace of the Deployment.
+    /// Its namespace.
     #[arg(short, long, default_value = "default")]
     pub(crate) namespace: String,
     #[command(flatten)]
@@ -205,7 +207,7 @@ pub(crate) struct DeploymentArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RolloutStatusArgs {
     #[command(flatten)]
-    pub(crate) deployment: DeploymentArgs,
+    pub(crate) of: RolledOutArgs,
     /// Gives up after this time.
     #[arg(long, default_value = "5m", value_parser = timeout, value_name = "DURATION")]
     pub(crate) timeout: Duration,

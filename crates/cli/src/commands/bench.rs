@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use ambit_bench::{OwnManifests, Site};
 use ambit_cluster::Cluster;
+use ambit_machine::objects::refused_fields;
 use ambit_machine::{ImageSources, unknown_images};
 use ambit_manifest::{Errors, Unenforced};
 use anyhow::{Context, Result};
@@ -21,9 +22,10 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
         None => None,
         Some(path) => {
             let manifests = super::change::load(&[input(path)], Unenforced::LeftOut)?;
-            let unknown = unknown_images(&manifests, None, &ImageSources::default());
-            if !unknown.is_empty() {
-                return super::change::refused(&Errors(unknown), "run");
+            let mut wrong = refused_fields(&manifests);
+            wrong.extend(unknown_images(&manifests, None, &ImageSources::default()));
+            if !wrong.is_empty() {
+                return super::change::refused(&Errors(wrong), "run");
             }
             let objects = manifests.objects.into_iter().map(|object| object.json).collect();
             Some(OwnManifests { path: path.display().to_string(), objects })

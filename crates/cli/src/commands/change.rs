@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ambit_machine::image::ImageMap;
-use ambit_machine::objects::{Changes, ObjectRef, Outcome};
+use ambit_machine::objects::{Changes, ObjectRef, Outcome, refused_fields};
 use ambit_machine::{Client, ImageArguments, PodInfo, Record, unknown_images};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, anyhow, bail};
@@ -30,7 +30,7 @@ pub(super) fn warn(findings: &[Finding]) {
 }
 
 /// Prints what manifests mean beside the objects that are there, and fails with every reference to
-/// nothing and every image that means nothing.
+/// nothing, every field that a machine refuses and every image that means nothing.
 pub(super) fn check(
     manifests: &Manifests,
     existing: &[Typed],
@@ -51,6 +51,7 @@ fn judge(
         Ok(surprises) => (surprises, Vec::new()),
         Err(Errors(errors)) => (Vec::new(), errors),
     };
+    errors.extend(refused_fields(manifests));
     errors.extend(unknown_images(manifests, Some(&images.commands), &images.sources));
     (surprises, errors)
 }

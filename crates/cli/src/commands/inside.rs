@@ -9,18 +9,19 @@ use ambit_machine::layout::Layout;
 use ambit_machine::logs;
 use ambit_machine::ownership::check_state_directory;
 use ambit_machine::{Client, ExecRequest, PodInfo, Terminal};
+use ambit_manifest::Kind;
 use ambit_net::sys::terminal::window_size;
 use anyhow::{Context, Result, bail};
 
 use super::mesh::{self, Mesh};
-use crate::args::{ExecArgs, LogsArgs};
+use crate::args::{ExecArgs, LogsArgs, kind_of};
 
 /// Runs a command in a pod with this process' own standard streams.
 pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
     if args.kube.is_meant() {
         bail!("in a cluster this is kubectl's job: `kubectl exec -it -n NAMESPACE POD -- CMD`");
     }
-    let (namespace, pod) = pod_of(&args.pod, args.namespace.as_deref())?;
+    let Meant { namespace, name, owner } = meant(&args.pod, args.namespace.as_deref())?;
     let terminal = terminal();
     if args.tty && terminal.is_none() {
         eprintln!("warning: -t has no effect: the standard input is not a terminal");
@@ -31,7 +32,8 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
     };
     let request = ExecRequest {
         namespace: namespace.to_owned(),
-        pod: pod.to_owned(),
+        pod: name.to_owned(),
+        owner_kind: owner.map(|kind| kind.name().to_owned()),
         container: args.container,
         command: args.command.iter().map(word).collect::<Result<_>>()?,
         terminal,
@@ -47,21 +49,43 @@ fn terminal() -> Option<Terminal> {
     Some(Terminal { kind, rows: size.rows, columns: size.columns })
 }
 
-/// The namespace and name of a pod, or of its owner: NAMESPACE/POD, or with the namespace apart
-/// POD and KIND/POD, as kubectl takes it.
-fn pod_of<'a>(words: &'a str, namespace: Option<&'a str>) -> Result<(&'a str, &'a str)> {
-    match (namespace, words.split_once('/')) {
-        (None, Some(of)) => Ok(of),
-        (None, None) => bail!("{words:?}: name the pod as NAMESPACE/POD, or add -n NAMESPACE"),
-        (Some(namespace), None) => Ok((namespace, words)),
-        (Some(namespace), Some(("pod" | "pods" | "po", pod))) => Ok((namespace, pod)),
-        (Some(namespace), Some(("deployment" | "deployments" | "deploy", name))) => {
-            Ok((namespace, name))
-        }
-        (Some(_), Some((kind, _))) => {
-            bail!("{words:?}: with -n write POD, pod/POD or deployment/NAME, not {kind}/")
-        }
+/// A pod that is meant, or what makes it.
+#[derive(Debug, PartialEq, Eq)]
+struct Meant<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    /// The kind of what makes it, if it was said.
+    owner: Option<Kind>,
+}
+
+impl Meant<'_> {
+    fn is(&self, pod: &PodInfo) -> bool {
+        let is_owner = pod.owner == self.name;
+        pod.namespace == self.namespace
+            && match self.owner {
+                Some(kind) => is_owner && pod.owner_kind == kind.name(),
+                None => is_owner || pod.name == self.name,
+            }
     }
+}
+
+/// The pod that words mean: NAMESPACE/POD, or with the namespace apart POD and KIND/NAME, as
+/// kubectl takes it.
+fn meant<'a>(words: &'a str, namespace: Option<&'a str>) -> Result<Meant<'a>> {
+    let (namespace, name, owner) = match (namespace, words.split_once('/')) {
+        (None, Some((namespace, name))) => (namespace, name, None),
+        (None, None) => bail!("{words:?}: name the pod as NAMESPACE/POD, or add -n NAMESPACE"),
+        (Some(namespace), None) => (namespace, words, None),
+        (Some(namespace), Some((word, name))) => match kind_of(word) {
+            Ok(Kind::Pod) => (namespace, name, None),
+            Ok(kind) if kind.has_pod_template() => (namespace, name, Some(kind)),
+            _ => bail!(
+                "{words:?}: with -n write POD, pod/POD, or what makes it as deployment/NAME, not \
+                 {word}/"
+            ),
+        },
+    };
+    Ok(Meant { namespace, name, owner })
 }
 
 /// The state directory whose logs are meant: of a machine that runs, or ran.
@@ -114,13 +138,13 @@ async fn log(layout: &Layout, args: &LogsArgs) -> Result<PathBuf> {
             Some(_) => {}
         }
     }
-    let (namespace, pod) = pod_of(&args.of, args.namespace.as_deref())?;
+    let meant = meant(&args.of, args.namespace.as_deref())?;
+    let Meant { namespace, name, .. } = meant;
     let Ok(pods) = Client::new(layout.clone()).pods().await else {
-        return log_of_gone(layout, namespace, pod, args.container.as_deref());
+        return log_of_gone(layout, namespace, name, args.container.as_deref());
     };
-    let of_pod = |p: &&PodInfo| p.namespace == namespace && (p.name == pod || p.owner == pod);
-    let found = pods.iter().find(of_pod);
-    let found = found.with_context(|| format!("no pod {namespace}/{pod}"))?;
+    let found = pods.iter().find(|pod| meant.is(pod));
+    let found = found.with_context(|| format!("no pod {namespace}/{name}"))?;
     let first = found.containers.first().map(|container| container.name.as_str());
     let container = args.container.as_deref().or(first).unwrap_or_default();
     Ok(layout.pod_log(namespace, &found.name, container))
@@ -174,14 +198,20 @@ mod tests {
 
     #[test]
     fn a_pod_is_named_as_ambit_or_as_kubectl_does() {
-        let check = |words, namespace, expected: Option<(&str, &str)>| {
-            assert_eq!(pod_of(words, namespace).ok(), expected, "{words} {namespace:?}");
+        let check = |words, namespace, expected: Option<(&str, &str, Option<Kind>)>| {
+            let expected =
+                expected.map(|(namespace, name, owner)| Meant { namespace, name, owner });
+            assert_eq!(meant(words, namespace).ok(), expected, "{words} {namespace:?}");
         };
-        check("shop/web", None, Some(("shop", "web")));
+        check("shop/web", None, Some(("shop", "web", None)));
         check("web", None, None);
-        check("web", Some("shop"), Some(("shop", "web")));
-        check("pod/web", Some("shop"), Some(("shop", "web")));
-        check("deploy/web", Some("shop"), Some(("shop", "web")));
+        check("web", Some("shop"), Some(("shop", "web", None)));
+        check("pod/web", Some("shop"), Some(("shop", "web", None)));
+        check("deploy/web", Some("shop"), Some(("shop", "web", Some(Kind::Deployment))));
+        check("sts/web", Some("shop"), Some(("shop", "web", Some(Kind::StatefulSet))));
+        check("daemonset/web", Some("shop"), Some(("shop", "web", Some(Kind::DaemonSet))));
+        check("job/web", Some("shop"), Some(("shop", "web", Some(Kind::Job))));
+        check("svc/web", Some("shop"), None);
         check("other/web", Some("shop"), None);
     }
 

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use ambit_machine::objects::ObjectRef;
-use ambit_machine::{Client, Expected};
+use ambit_machine::{Client, Expected, RolloutProgress};
+use ambit_manifest::Kind;
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Map, Value};
 
@@ -100,33 +101,36 @@ fn edit(fields: &mut Map<String, Value>, change: &str, overwrite: bool) -> Resul
     }
 }
 
-/// Sets how many pods a Deployment has.
+/// Sets how many pods a Deployment or StatefulSet has.
 pub(super) async fn scale(args: ScaleArgs) -> Result<ExitCode> {
-    let name = deployment(&args.words)?;
+    let target = target(&args.words, &[Kind::Deployment, Kind::StatefulSet], "has no replicas")?;
+    let object = ObjectRef::new(target.kind, Some(&args.namespace), &target.name);
     let client = Client::new(super::layout(&args.state));
-    let changes = client.scale(&args.namespace, &name, args.replicas).await?;
+    let changes = client.scale(&object, args.replicas).await?;
     change::print(&changes, false)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Restarts the pods of a Deployment, or waits for them.
+/// Restarts the pods of what rolls out, or waits for them.
 pub(super) async fn rollout(args: RolloutArgs) -> Result<ExitCode> {
+    let rolled_out = |words: &[String]| target(words, &RolloutProgress::KINDS, "does not roll out");
     let (args, timeout) = match args.command {
         RolloutCommand::Restart(args) => {
-            let name = deployment(&args.words)?;
+            let target = rolled_out(&args.words)?;
+            let object = ObjectRef::new(target.kind, Some(&args.namespace), &target.name);
             let client = Client::new(super::layout(&args.state));
-            change::print(&client.restart(&args.namespace, &name).await?, false)?;
+            change::print(&client.restart(&object).await?, false)?;
             return Ok(ExitCode::SUCCESS);
         }
-        RolloutCommand::Status(args) => (args.deployment, args.timeout),
+        RolloutCommand::Status(args) => (args.of, args.timeout),
     };
-    let kind = ambit_manifest::Kind::Deployment;
-    let target = Target { kind, name: deployment(&args.words)? };
+    let target = rolled_out(&args.words)?;
     let client = Client::new(super::layout(&args.state));
     let (start, mut told) = (Instant::now(), String::new());
     loop {
         let found = find(&client, &target, &args.namespace).await?;
-        let Some(missing) = missing(&found.value) else {
+        let progress = RolloutProgress::of(target.kind, &found.value);
+        let Some(missing) = progress.missing() else {
             super::print_text(&format!("{} is rolled out\n", found.object))?;
             return Ok(ExitCode::SUCCESS);
         };
@@ -141,30 +145,17 @@ pub(super) async fn rollout(args: RolloutArgs) -> Result<ExitCode> {
     }
 }
 
-fn deployment(words: &[String]) -> Result<String> {
+/// The object that is named, of one of these kinds.
+fn target(words: &[String], kinds: &[Kind], lack: &str) -> Result<Target> {
     let (target, rest) = Target::read(words).map_err(|error| anyhow!(error))?;
-    if target.kind != ambit_manifest::Kind::Deployment {
-        bail!("a {} has no replicas; name a Deployment, as deployment/NAME", target.kind);
+    if !kinds.contains(&target.kind) {
+        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+        bail!("a {} {lack}; name a {}", target.kind, kinds.join(" or "));
     }
     if let [word, ..] = rest {
         bail!("{word:?} is one word too many");
     }
-    Ok(target.name)
-}
-
-/// What a Deployment still lacks.
-fn missing(deployment: &Value) -> Option<String> {
-    let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    let wanted = deployment.pointer("/spec/replicas").and_then(Value::as_u64).unwrap_or(1);
-    let updated = number("/status/updatedReplicas");
-    let (ready, all) = (number("/status/readyReplicas"), number("/status/replicas"));
-    if updated < wanted {
-        return Some(format!("{updated} of {wanted} pods are of the present template"));
-    }
-    if all > wanted {
-        return Some(format!("earlier pods are still there: {}", all - wanted));
-    }
-    (ready < wanted).then(|| format!("{ready} of {wanted} pods are ready"))
+    Ok(target)
 }
 
 #[cfg(test)]
@@ -191,16 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_says_what_is_missing() {
-        let check = |updated: u64, all: u64, ready: u64, expected: Option<&str>| {
-            let status =
-                json!({"updatedReplicas": updated, "replicas": all, "readyReplicas": ready});
-            let deployment = json!({"spec": {"replicas": 2}, "status": status});
-            assert_eq!(missing(&deployment).as_deref(), expected);
+    fn what_cannot_be_scaled_is_said() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let check = |text: &str, expected: Result<(Kind, &str), &str>| {
+            let kinds = [Kind::Deployment, Kind::StatefulSet];
+            let found = target(&words(text), &kinds, "has no replicas");
+            let found = found.map(|it| (it.kind, it.name)).map_err(|error| error.to_string());
+            let expected = expected.map(|(kind, name)| (kind, name.to_owned()));
+            assert_eq!(found, expected.map_err(str::to_owned));
         };
-        check(1, 2, 2, Some("1 of 2 pods are of the present template"));
-        check(2, 3, 2, Some("earlier pods are still there: 1"));
-        check(2, 2, 1, Some("1 of 2 pods are ready"));
-        check(2, 2, 2, None);
+        check("sts/db", Ok((Kind::StatefulSet, "db")));
+        check("deployment web", Ok((Kind::Deployment, "web")));
+        check("ds/a", Err("a DaemonSet has no replicas; name a Deployment or StatefulSet"));
+        check("sts/db b", Err("\"b\" is one word too many"));
     }
 }

@@ -6,7 +6,7 @@ use ambit_net::sys::process::{Signal, kill};
 
 use crate::drill::{CONNECTIONS, DRAIN_S, LOADS, Outcome, SHORT_S, loads};
 use crate::load::Load;
-use crate::machine::{MESH_ON, Machine, Mesh, SETTLE_TIMEOUT};
+use crate::machine::{MESH_ON, Machine, Mesh, SETTLE_TIMEOUT, deployment};
 
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
@@ -76,7 +76,7 @@ fn await_plan(machine: &Machine, plan: &str) {
 
 /// Sets how many pods the waypoint has, and waits until these and no others are there.
 fn scale(machine: &Machine, pods: u32) {
-    machine.ask(async |client| client.scale("app", "waypoint", pods).await);
+    machine.ask(async |client| client.scale(&deployment("waypoint"), pods).await);
     await_pods(machine, pods);
 }
 
@@ -116,7 +116,7 @@ fn a_waypoint_is_scaled_up_and_down_and_no_request_is_lost() {
     under_load(&machine, SHORT_S, what, || scale(&machine, 3)).0.assert_whole(what);
     let what = "scale from 3 to 1";
     let (outcome, ()) = under_load(&machine, DRAIN_S, what, || {
-        machine.ask(async |client| client.scale("app", "waypoint", 1).await);
+        machine.ask(async |client| client.scale(&deployment("waypoint"), 1).await);
     });
     outcome.assert_drained(1, what);
     await_pods(&machine, 1);
@@ -128,7 +128,7 @@ fn a_waypoint_is_rolled_and_no_request_is_lost() {
     let machine = with_waypoint("drill-roll", 2);
     let what = "rolling upgrade of 2";
     let (outcome, ()) = under_load(&machine, DRAIN_S + 10, what, || {
-        machine.ask(async |client| client.restart("app", "waypoint").await);
+        machine.ask(async |client| client.restart(&deployment("waypoint")).await);
     });
     outcome.assert_drained(2, what);
     await_pods(&machine, 2);

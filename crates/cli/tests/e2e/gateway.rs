@@ -11,7 +11,7 @@ use ambit_tls::origination::{Asked, Inside, Originator, Trust};
 use rcgen::{CertificateParams, KeyPair};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::machine::{MESH_ON, Machine, Mesh, SETTLE_TIMEOUT};
+use crate::machine::{MESH_ON, Machine, Mesh, SETTLE_TIMEOUT, deployment};
 
 /// The Gateway and its route; `CERTIFICATE` is the Secret.
 const EDGE: &str = "\
@@ -195,7 +195,8 @@ fn judged_without_a_hop(machine: &Machine, port: u16) {
     let status = |method: &str, path: &str| {
         status_of(&ask(port, method, "www.example.com", path)).to_owned()
     };
-    let scale = |pods| machine.ask(async |client| client.scale("app", "waypoint", pods).await);
+    let scale =
+        |pods| machine.ask(async |client| client.scale(&deployment("waypoint"), pods).await);
     scale(0);
     machine.wait("nothing passes without the waypoint", SETTLE_TIMEOUT * 4, || {
         status("GET", "/a") == "503"

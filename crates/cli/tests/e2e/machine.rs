@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ambit_machine::layout::Layout;
+use ambit_machine::objects::{Kind, ObjectRef};
 use ambit_machine::{Client, ClientError, PodInfo, ProcessInfo, Record, processes};
 use ambit_net::local_http;
 use serde_json::Value;
@@ -490,6 +491,11 @@ fn feed(mut child: Child, input: &str) -> Said {
 pub(crate) fn app(mesh: Mesh) -> String {
     let namespaces = if mesh == Mesh::On { MESH_ON } else { MESH_OFF };
     format!("{namespaces}---\n{APP}")
+}
+
+/// A Deployment of the application's namespace.
+pub(crate) fn deployment(name: &str) -> ObjectRef {
+    ObjectRef::new(Kind::Deployment, Some("app"), name)
 }
 
 /// The binary under test.

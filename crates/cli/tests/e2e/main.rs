@@ -64,4 +64,5 @@ mod transfer;
 mod volumes;
 mod waypoint;
 mod waypoints;
+mod workloads;
 mod ztunnel;

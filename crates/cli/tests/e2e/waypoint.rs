@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, deployment};
 
 /// A pod of the waypoint, by the name of its Deployment.
 const POD: &str = "app/way";
@@ -81,9 +81,9 @@ fn in_the_way(machine: &Machine) {
 
 fn scaled(machine: &Machine) {
     let ready = || machine.list("gateways")[0]["endpoints"]["ready"].as_u64();
-    machine.ask(async |client| client.scale("app", "way", 2).await);
+    machine.ask(async |client| client.scale(&deployment("way"), 2).await);
     machine.wait("two pods serve", SETTLE_TIMEOUT, || ready() == Some(2));
-    machine.ask(async |client| client.restart("app", "way").await);
+    machine.ask(async |client| client.restart(&deployment("way")).await);
     machine.wait("two other pods serve", SETTLE_TIMEOUT * 2, || {
         let pods = machine.pods();
         let mut of_waypoint = pods.iter().filter(|pod| pod.owner == "way");

@@ -1,6 +1,6 @@
 //! Two waypoints before one service, patches of a waypoint's pods, and policies for a namespace.
 
-use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, sum};
+use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT, deployment, sum};
 use crate::requests::{get, nothing_goes_around};
 
 /// The namespace with a canary beside its waypoint.
@@ -120,7 +120,7 @@ fn judged_once(machine: &Machine) {
 
 /// Without a pod that is ready a waypoint's share goes to the other one.
 fn one_takes_over(machine: &Machine) {
-    machine.ask(async |client| client.scale("app", "one", 0).await);
+    machine.ask(async |client| client.scale(&deployment("one"), 0).await);
     // It serves the tunnels that it has for up to 25 s.
     machine.wait("the first waypoint has no pod", SETTLE_TIMEOUT * 3, || {
         machine.pods().iter().all(|pod| pod.owner != "one")

@@ -195,7 +195,11 @@ impl Store {
             Typed::ConfigMap(object) => self.put_config_map(mesh, &name, Some(&object), dirty),
             Typed::Secret(object) => self.put_secret(name, Some(&object), dirty),
             // The machine starts pods from these; the view knows the pods.
-            Typed::ServiceAccount(_) | Typed::Deployment(_) => {}
+            Typed::ServiceAccount(_)
+            | Typed::Deployment(_)
+            | Typed::StatefulSet(_)
+            | Typed::DaemonSet(_)
+            | Typed::Job(_) => {}
         }
     }
 
@@ -232,7 +236,11 @@ impl Store {
             Kind::ReferenceGrant => self.put_grant(name, None, dirty),
             Kind::ConfigMap => self.put_config_map(mesh, &name, None, dirty),
             Kind::Secret => self.put_secret(name, None, dirty),
-            Kind::ServiceAccount | Kind::Deployment => {}
+            Kind::ServiceAccount
+            | Kind::Deployment
+            | Kind::StatefulSet
+            | Kind::DaemonSet
+            | Kind::Job => {}
         }
     }
 

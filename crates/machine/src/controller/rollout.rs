@@ -6,69 +6,49 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
 use serde_json::{Value, json};
 
-use super::{decode, text};
-use crate::objects::{Kind, ObjectRef, Store};
-use crate::registry::Mirror;
+use super::decode;
+use super::owned::{Action, OwnedPod, Owner, random_name};
+use crate::objects::ObjectRef;
 
 /// The label that distinguishes the pods of one template from those of another.
-const TEMPLATE_HASH: &str = "pod-template-hash";
+pub(crate) const TEMPLATE_HASH: &str = "pod-template-hash";
 /// What Kubernetes uses when a rolling update names no bounds.
 const DEFAULT_PERCENT: u32 = 25;
 
-/// One pod of a Deployment, as far as a rollout cares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PodOfDeployment {
-    /// Which.
-    pub(crate) object: ObjectRef,
-    /// It was made from the present template.
-    pub(crate) current: bool,
-    /// It takes traffic.
-    pub(crate) ready: bool,
-    /// It is going away.
-    pub(crate) terminating: bool,
-    /// When it was created, comparable as text.
-    pub(crate) created: String,
-}
-
 /// What to do now.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Step {
+struct Step {
     /// How many pods of the present template to create.
-    pub(crate) create: u32,
+    create: u32,
     /// The pods to retire.
-    pub(crate) retire: Vec<ObjectRef>,
+    retire: Vec<ObjectRef>,
 }
 
-/// The pods that a Deployment owns.
-pub(crate) fn pods_of(
-    deployment: &Deployment,
-    store: &Store,
-    reported: &Mirror,
-) -> Vec<PodOfDeployment> {
-    let owner = deployment.metadata.uid.as_deref().unwrap_or_default();
-    let hash = template_hash(deployment);
-    let owned = |value: &Value| {
-        let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        owners.is_some_and(|owners| owners.iter().any(|reference| reference["uid"] == owner))
-    };
-    let view = |(object, value): (&ObjectRef, &Value)| {
-        let namespace = object.namespace.as_deref().unwrap_or_default();
-        let status = reported.status(namespace, &object.name, text(value, "/metadata/uid"));
-        PodOfDeployment {
-            object: object.clone(),
-            current: text(value, "/metadata/labels/pod-template-hash") == hash,
-            ready: status.is_some_and(|status| status.ready),
-            terminating: value.pointer("/metadata/deletionTimestamp").is_some(),
-            created: text(value, "/metadata/creationTimestamp").to_owned(),
-        }
-    };
-    store.of_plural("pods").filter(|(_, value)| owned(value)).map(view).collect()
+/// What to do now for a Deployment.
+pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod]) -> Action {
+    let step = plan(&decode(value), pods);
+    let prefix = format!("{}-{}", owner.object.name, owner.revision);
+    let create = (0..step.create).map(|_| owner.pod(&random_name(&prefix))).collect();
+    Action { create, retire: step.retire, status: status(value, pods) }
+}
+
+fn status(value: &Value, pods: &[OwnedPod]) -> Value {
+    let live = || pods.iter().filter(|pod| !pod.terminating);
+    let ready = live().filter(|pod| pod.ready).count();
+    json!({
+        "observedGeneration": value.pointer("/metadata/generation"),
+        "replicas": live().count(),
+        "updatedReplicas": live().filter(|pod| pod.current).count(),
+        "readyReplicas": ready,
+        "availableReplicas": ready,
+    })
 }
 
 /// The next step of a Deployment whose pods are `pods`.
-pub(crate) fn plan(deployment: &Deployment, pods: &[PodOfDeployment]) -> Step {
+fn plan(deployment: &Deployment, pods: &[OwnedPod]) -> Step {
     let wanted = replicas(deployment);
     let bounds = Bounds::of(deployment, wanted);
     let mut current: Vec<_> = pods.iter().filter(|pod| pod.current && !pod.terminating).collect();
@@ -88,8 +68,7 @@ pub(crate) fn plan(deployment: &Deployment, pods: &[PodOfDeployment]) -> Step {
     let retire = match bounds {
         Bounds::Recreate => old.iter().map(|pod| pod.object.clone()).collect(),
         Bounds::Rolling { unavailable, .. } => {
-            let ready =
-                |pods: &[&PodOfDeployment]| pods.iter().filter(|pod| pod.ready).count() as u32;
+            let ready = |pods: &[&OwnedPod]| pods.iter().filter(|pod| pod.ready).count() as u32;
             let spare = (ready(&current) + ready(&old)).saturating_sub(wanted - unavailable);
             old_to_retire(&old, spare)
         }
@@ -98,14 +77,14 @@ pub(crate) fn plan(deployment: &Deployment, pods: &[PodOfDeployment]) -> Step {
 }
 
 /// Old pods that may go: those that serve nobody, and as many ready ones as can be spared.
-fn old_to_retire(old: &[&PodOfDeployment], spare: u32) -> Vec<ObjectRef> {
+fn old_to_retire(old: &[&OwnedPod], spare: u32) -> Vec<ObjectRef> {
     let idle = old.iter().filter(|pod| !pod.ready);
     let ready = old.iter().filter(|pod| pod.ready).take(spare as usize);
     idle.chain(ready).map(|pod| pod.object.clone()).collect()
 }
 
 /// The pods that go when there are too many: not ready before ready, young before old.
-fn surplus(pods: &mut [&PodOfDeployment], count: u32) -> Vec<ObjectRef> {
+fn surplus(pods: &mut [&OwnedPod], count: u32) -> Vec<ObjectRef> {
     pods.sort_by(|a, b| (a.ready, &b.created).cmp(&(b.ready, &a.created)));
     pods.iter().take(count as usize).map(|pod| pod.object.clone()).collect()
 }
@@ -139,7 +118,7 @@ impl Bounds {
 }
 
 /// A number of pods, given as such or as a percentage of `wanted`.
-fn share(value: Option<&IntOrString>, wanted: u32, round_up: bool) -> u32 {
+pub(super) fn share(value: Option<&IntOrString>, wanted: u32, round_up: bool) -> u32 {
     let percent = |percent: u32| {
         let hundredths = wanted * percent;
         if round_up { hundredths.div_ceil(100) } else { hundredths / 100 }
@@ -154,48 +133,10 @@ fn share(value: Option<&IntOrString>, wanted: u32, round_up: bool) -> u32 {
     }
 }
 
-/// A short text that differs between templates. It is compared within one machine's life only.
-fn template_hash(deployment: &Deployment) -> String {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let template = deployment.spec.as_ref().map(|spec| &spec.template);
-    let text = serde_json::to_string(&template).expect("a decoded template can be written");
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    format!("{:010x}", hasher.finish() >> 24)
-}
-
-/// A pod of the Deployment's present template.
-pub(crate) fn new_pod(owner: &ObjectRef, deployment: &Deployment) -> (ObjectRef, Value) {
-    let hash = template_hash(deployment);
-    let suffix: String = crate::objects::random_bytes::<5>()
-        .iter()
-        .map(|byte| char::from(b"bcdfghjklmnpqrstvwxz2456789"[usize::from(*byte) % 27]))
-        .collect();
-    let name = format!("{}-{hash}-{suffix}", owner.name);
-    let template = deployment.spec.as_ref().map(|spec| &spec.template);
-    let template: Value =
-        serde_json::to_value(template).expect("a decoded template can be written");
-    let mut pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": template.get("metadata").cloned().unwrap_or_else(|| json!({})),
-        "spec": template.get("spec"),
-        "status": {"phase": "Pending"},
-    });
-    let metadata = &mut pod["metadata"];
-    metadata["name"] = json!(name);
-    metadata["namespace"] = json!(owner.namespace);
-    metadata["labels"][TEMPLATE_HASH] = json!(hash);
-    metadata["ownerReferences"] = json!([{
-        "apiVersion": "apps/v1", "kind": "Deployment", "name": owner.name,
-        "uid": deployment.metadata.uid, "controller": true, "blockOwnerDeletion": true,
-    }]);
-    (ObjectRef::new(Kind::Pod, owner.namespace.as_deref(), &name), decode(&pod))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::owned::tests::owned;
 
     fn deployment(replicas: u32, strategy: Value) -> Deployment {
         decode(&json!({
@@ -209,17 +150,13 @@ mod tests {
     }
 
     /// Pods written as letters: `c` current, `o` old, capital when ready, `x` old and terminating.
-    fn pods(letters: &str) -> Vec<PodOfDeployment> {
-        let pod = |(index, letter): (usize, char)| PodOfDeployment {
-            object: ObjectRef {
-                plural: "pods".into(),
-                namespace: Some("n".into()),
-                name: format!("{letter}{index}"),
-            },
+    fn pods(letters: &str) -> Vec<OwnedPod> {
+        let pod = |(index, letter): (usize, char)| OwnedPod {
             current: letter.eq_ignore_ascii_case(&'c'),
             ready: letter.is_uppercase(),
             terminating: letter == 'x',
             created: format!("{index}"),
+            ..owned(&format!("{letter}{index}"))
         };
         letters.chars().enumerate().map(pod).collect()
     }
@@ -262,20 +199,5 @@ mod tests {
         check(2, recreate.clone(), "xO", 0, &["O1"]);
         check(2, recreate.clone(), "x", 0, &[]);
         check(2, recreate, "", 2, &[]);
-    }
-
-    #[test]
-    fn a_new_pod_carries_owner_and_hash() {
-        let owner = ObjectRef {
-            plural: "deployments".into(),
-            namespace: Some("n".into()),
-            name: "d".into(),
-        };
-        let deployment = deployment(1, json!({}));
-        let (object, pod) = new_pod(&owner, &deployment);
-        assert!(object.name.starts_with("d-"), "{object}");
-        assert_eq!(text(&pod, "/metadata/labels/app"), "d");
-        assert_eq!(text(&pod, "/metadata/labels/pod-template-hash"), template_hash(&deployment));
-        assert_eq!(text(&pod, "/metadata/ownerReferences/0/uid"), "u");
     }
 }

@@ -81,6 +81,12 @@ fn owner(pod: &Pod) -> String {
     owner.map(|owner| owner.uid.clone()).unwrap_or_default()
 }
 
+/// The nodes that a pod of a DaemonSet may be on, as far as its rules for nodes go.
+pub(crate) fn admitting(pod: &Pod, nodes: &[NodeView]) -> Vec<String> {
+    let admitting = nodes.iter().filter(|node| admits_node(pod, node).is_ok());
+    admitting.map(|node| node.name.clone()).collect()
+}
+
 /// Chooses a node.
 pub(crate) fn place(
     pod: &Pod,
@@ -120,7 +126,8 @@ fn named_node_missing(
     }
 }
 
-fn admits(pod: &Pod, node: &NodeView, placed: &[Placed]) -> Result<(), String> {
+/// Whether a pod may be on a node, whatever runs there.
+fn admits_node(pod: &Pod, node: &NodeView) -> Result<(), String> {
     let Some(spec) = &pod.spec else { return Err("cannot run a pod without spec".to_owned()) };
     if let Some(named) = &spec.node_name
         && *named != node.name
@@ -132,27 +139,29 @@ fn admits(pod: &Pod, node: &NodeView, placed: &[Placed]) -> Result<(), String> {
             return Err(format!("has no label {label}={value}"));
         }
     }
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    if affinity
+        .is_some_and(|node| node.required_during_scheduling_ignored_during_execution.is_some())
+    {
+        return Err("cannot judge required nodeAffinity".to_owned());
+    }
+    Ok(())
+}
+
+fn admits(pod: &Pod, node: &NodeView, placed: &[Placed]) -> Result<(), String> {
+    admits_node(pod, node)?;
     let here = || placed.iter().filter(|other| other.node == node.name);
     if here().count() >= PODS_MAX {
         return Err(format!("has {PODS_MAX} pods already"));
     }
-    let Some(affinity) = &spec.affinity else { return Ok(()) };
-    let required = |node: bool| {
-        format!("cannot judge required {}", if node { "nodeAffinity" } else { "podAffinity" })
-    };
-    if affinity
-        .node_affinity
-        .as_ref()
-        .is_some_and(|node| node.required_during_scheduling_ignored_during_execution.is_some())
-    {
-        return Err(required(true));
-    }
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+    let Some(affinity) = affinity else { return Ok(()) };
     if affinity.pod_affinity.as_ref().is_some_and(|pods| {
         pods.required_during_scheduling_ignored_during_execution
             .as_ref()
             .is_some_and(|t| !t.is_empty())
     }) {
-        return Err(required(false));
+        return Err("cannot judge required podAffinity".to_owned());
     }
     let away = affinity.pod_anti_affinity.as_ref();
     let terms =

@@ -8,14 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ambit_manifest::gateway::{Gateway, GatewayClass};
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::store::{Draft, Settled, Store};
-use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, pod_fields};
+use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, pod_fields, workload_fields};
 use crate::addresses;
 use crate::image::{ImageError, ImageMap, command_line};
 use crate::record::RecordError;
@@ -172,7 +173,39 @@ pub enum ApplyError {
         /// As written.
         id: Value,
     },
-    /// A Deployment that would not find its own pods.
+    /// A field that means what a machine cannot do.
+    #[error("{object}: {field}: {what}; {remedy}")]
+    Refused {
+        /// Which.
+        object: ObjectRef,
+        /// Where.
+        field: &'static str,
+        /// Why not.
+        what: &'static str,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+    /// A name from which the names of pods cannot be made.
+    #[error("{object}: its pods add to its name, which may have {most} characters; shorten it")]
+    LongName {
+        /// Which.
+        object: ObjectRef,
+        /// How many it may have.
+        most: usize,
+    },
+    /// An object without a number of replicas.
+    #[error("{object} has no replicas; name a Deployment or a StatefulSet")]
+    Unscalable {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// An object whose pods are not replaced.
+    #[error("{object} has no pods to restart; name a Deployment, a StatefulSet or a DaemonSet")]
+    Unrestartable {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// An object that would not find its own pods.
     #[error("{object}: spec.selector.matchLabels does not match spec.template.metadata.labels")]
     Selector {
         /// Which.
@@ -286,6 +319,9 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "Service" => Service::deserialize(value).map(drop),
         "Pod" => Pod::deserialize(value).map(drop),
         "Deployment" => Deployment::deserialize(value).map(drop),
+        "StatefulSet" => StatefulSet::deserialize(value).map(drop),
+        "DaemonSet" => DaemonSet::deserialize(value).map(drop),
+        "Job" => Job::deserialize(value).map(drop),
         "Gateway" => Gateway::deserialize(value).map(drop),
         "GatewayClass" => GatewayClass::deserialize(value).map(drop),
         _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
@@ -296,7 +332,10 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
 fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
     match (kind.name(), value.get("spec"), value.pointer("/spec/template/spec")) {
         ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec"),
-        ("Deployment", _, Some(spec)) => pod_fields::without_effect(spec, "spec.template.spec"),
+        (_, _, Some(spec)) if kind.has_pod_template() => {
+            let own = workload_fields::without_effect(kind, value);
+            own.chain(pod_fields::without_effect(spec, "spec.template.spec")).collect()
+        }
         ("Service", Some(spec), _) => {
             let kind = spec.get("type").and_then(Value::as_str);
             let outside = kind.is_some_and(|kind| kind != "ClusterIP" && kind != "ExternalName");
@@ -345,7 +384,9 @@ impl Draft<'_> {
                 self.admit_pod_spec(object, &mut value["spec"], admission)?;
                 keep_pod(object, &mut value, old.as_ref())?;
             }
-            "Deployment" => self.admit_deployment(object, &mut value, old.as_ref(), admission)?,
+            _ if kind.has_pod_template() => {
+                self.admit_workload(kind, object, &mut value, old.as_ref(), admission)?;
+            }
             "Gateway" | "ListenerSet" => keep_status(&mut value, old.as_ref()),
             _ => {}
         }
@@ -392,7 +433,7 @@ impl Draft<'_> {
         self.put(ObjectRef::new(kind, Some(namespace), "default"), value, now);
     }
 
-    fn admit_pod_spec(
+    pub(super) fn admit_pod_spec(
         &self,
         object: &ObjectRef,
         spec: &mut Value,
@@ -418,39 +459,6 @@ impl Draft<'_> {
                 check_container(object, container, &pod_context, admission)?;
                 default_protocols(container);
             }
-        }
-        Ok(())
-    }
-
-    fn admit_deployment(
-        &self,
-        object: &ObjectRef,
-        value: &mut Value,
-        old: Option<&Value>,
-        admission: &Admission,
-    ) -> Result<(), ApplyError> {
-        default_to(value, "/spec/replicas", json!(1));
-        default_to(value, "/spec/strategy/type", json!("RollingUpdate"));
-        self.admit_pod_spec(object, &mut value["spec"]["template"]["spec"], admission)?;
-        let labels = value.pointer("/spec/template/metadata/labels");
-        let wanted = value.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
-        let matches = wanted.is_some_and(|wanted| {
-            let label = |name: &String| labels.and_then(|labels| labels.get(name));
-            !wanted.is_empty() && wanted.iter().all(|(name, value)| label(name) == Some(value))
-        });
-        if !matches {
-            return Err(ApplyError::Selector { object: object.clone() });
-        }
-        if old.is_some_and(|old| old.pointer("/spec/selector") != value.pointer("/spec/selector")) {
-            return Err(ApplyError::Immutable { object: object.clone(), field: "spec.selector" });
-        }
-        if let Some(restarted) = old.and_then(|old| old.pointer(RESTARTED_AT))
-            && value.pointer(RESTARTED_AT).is_none()
-        {
-            // `restart` wrote it; an apply of the same manifest must not undo that by another
-            // restart.
-            let metadata = &mut value["spec"]["template"]["metadata"];
-            metadata["annotations"][RESTARTED_AT_ANNOTATION] = restarted.clone();
         }
         Ok(())
     }
@@ -532,7 +540,6 @@ impl Draft<'_> {
 
 /// Where `restart` writes when it happened, as `kubectl rollout restart` does.
 pub(crate) const RESTARTED_AT_ANNOTATION: &str = "kubectl.kubernetes.io/restartedAt";
-const RESTARTED_AT: &str = "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt";
 
 /// Whether the object is going away.
 pub(crate) fn is_terminating(value: &Value) -> bool {
@@ -644,14 +651,16 @@ fn keep_pod(object: &ObjectRef, value: &mut Value, old: Option<&Value>) -> Resul
 }
 
 /// The status is the controllers' to change.
-fn keep_status(value: &mut Value, old: Option<&Value>) {
-    if let Some(status) = old.and_then(|old| old.get("status")) {
-        value["status"] = status.clone();
+pub(super) fn keep_status(value: &mut Value, old: Option<&Value>) {
+    match (old.and_then(|old| old.get("status")), value.as_object_mut()) {
+        (Some(status), _) => value["status"] = status.clone(),
+        (None, Some(object)) => drop(object.remove("status")),
+        (None, None) => {}
     }
 }
 
 /// Sets the field at `pointer` (an existing parent's) unless it has a value.
-fn default_to(value: &mut Value, pointer: &str, default: Value) {
+pub(super) fn default_to(value: &mut Value, pointer: &str, default: Value) {
     let mut at = value;
     for field in pointer.split('/').skip(1) {
         at = &mut at[field];

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_terminating};
 use super::store::{Draft, Settled, Store};
-use super::{Change, Changes, ObjectRef, Outcome, StoreError};
+use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError};
 
 impl Store {
     /// Deletes objects and what they own: all of them, or none and an error when one is not there.
@@ -62,18 +62,25 @@ impl Store {
         Ok((draft.settle(), Changes { changes, warnings: Vec::new() }))
     }
 
-    /// Sets the replicas of a Deployment.
+    /// Sets the replicas of a Deployment or StatefulSet.
     pub(crate) fn scale(
         &mut self,
         object: &ObjectRef,
         replicas: u32,
         now: &str,
     ) -> Result<Changes, ApplyError> {
+        if ![Kind::Deployment, Kind::StatefulSet].map(Kind::plural).contains(&&*object.plural) {
+            return Err(ApplyError::Unscalable { object: object.clone() });
+        }
         self.edit(object, now, |value| value["spec"]["replicas"] = json!(replicas))
     }
 
-    /// Restarts a Deployment's pods, a few at a time.
+    /// Restarts the pods of an object, a few at a time.
     pub(crate) fn restart(&mut self, object: &ObjectRef, now: &str) -> Result<Changes, ApplyError> {
+        let rolls = [Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet].map(Kind::plural);
+        if !rolls.contains(&&*object.plural) {
+            return Err(ApplyError::Unrestartable { object: object.clone() });
+        }
         self.edit(object, now, |value| {
             let template = &mut value["spec"]["template"]["metadata"];
             template["annotations"][RESTARTED_AT_ANNOTATION] = json!(now);
@@ -108,8 +115,8 @@ impl Store {
         self.commit(settled)
     }
 
-    /// Marks a pod as going away.
-    pub(crate) fn retire_pod(&mut self, object: &ObjectRef, now: &str) -> Result<(), StoreError> {
+    /// Has an object go away, a pod by its node, with what it owns.
+    pub(crate) fn retire(&mut self, object: &ObjectRef, now: &str) -> Result<(), StoreError> {
         let mut draft = self.draft();
         draft.delete(object, now, &mut Vec::new());
         let settled = draft.settle();
@@ -136,7 +143,10 @@ impl Draft<'_> {
         let Some(value) = self.object(object) else { return };
         let owned = match object.plural.as_str() {
             "namespaces" => self.contents(&object.name),
-            "deployments" | "gateways" => self.owned_by(uid(value)),
+            "gateways" => self.owned_by(uid(value)),
+            plural if Kind::from_plural(plural).is_some_and(Kind::has_pod_template) => {
+                self.owned_by(uid(value))
+            }
             _ => Vec::new(),
         };
         // A pod that no node has taken on needs nobody to take it down.

@@ -210,3 +210,93 @@ fn a_restart_outlives_the_next_apply_of_the_same_manifest() {
     fixture.store.scale(&reference("deployments", "d"), 4, LATER).unwrap();
     assert_eq!(fixture.object("deployments", "d").unwrap()["spec"]["replicas"], 4);
 }
+
+/// An object with a template of pods.
+fn workload(api_version: &str, kind: &str, spec: Value) -> Value {
+    let mut value = json!({
+        "apiVersion": api_version, "kind": kind, "metadata": {"name": "w"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "w"}},
+            "template": {
+                "metadata": {"labels": {"app": "w"}},
+                "spec": {"containers": [{"name": "c", "image": "busybox"}]},
+            },
+        },
+    });
+    for (field, said) in spec.as_object().unwrap() {
+        value["spec"][field] = said.clone();
+    }
+    value
+}
+
+#[test]
+fn what_makes_pods_is_completed_as_on_kubernetes() {
+    let mut fixture = Fixture::new();
+    let all = [("apps/v1", "StatefulSet"), ("apps/v1", "DaemonSet"), ("batch/v1", "Job")];
+    for (api_version, kind) in all {
+        let mut value = workload(api_version, kind, json!({}));
+        value["status"] = json!({"replicas": 9});
+        assert_eq!(fixture.apply(vec![value.clone()]).unwrap(), [Outcome::Created], "{kind}");
+        assert_eq!(fixture.apply(vec![value]).unwrap(), [Outcome::Unchanged], "{kind}");
+    }
+    let spec = |plural: &str, pointer: &str| {
+        fixture.object(plural, "w").unwrap().pointer(pointer).cloned().unwrap_or_default()
+    };
+    assert_eq!(spec("statefulsets", "/status"), Value::Null, "the status is the controllers'");
+    assert_eq!(spec("statefulsets", "/spec/podManagementPolicy"), "OrderedReady");
+    assert_eq!(spec("daemonsets", "/spec/updateStrategy/type"), "RollingUpdate");
+    assert_eq!(spec("jobs", "/spec/completions"), 1);
+    assert_eq!(spec("jobs", "/spec/backoffLimit"), 6);
+    assert_eq!(spec("jobs", "/spec/template/spec/serviceAccountName"), "default");
+}
+
+#[test]
+fn what_makes_pods_is_refused_with_a_reason() {
+    let mut fixture = Fixture::new();
+    let mut check = |value: Value, expected: &str| {
+        let why = fixture.apply(vec![value]).unwrap_err().to_string();
+        assert!(why.contains(expected), "{why}");
+    };
+    let set = |spec: Value| workload("apps/v1", "StatefulSet", spec);
+    let claims = json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
+    check(set(claims), "spec.volumeClaimTemplates: a machine has no volumes to claim; use");
+    check(set(json!({"selector": {"matchLabels": {"app": "x"}}})), "does not match");
+    let mut long = set(json!({}));
+    long["metadata"]["name"] = json!("w".repeat(53));
+    check(long, "may have 52 characters");
+}
+
+#[test]
+fn what_pods_depend_on_cannot_change() {
+    let mut fixture = Fixture::new();
+    let job = |image: &str| {
+        let mut value = workload("batch/v1", "Job", json!({}));
+        value["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
+        value
+    };
+    fixture.apply(vec![job("busybox"), workload("apps/v1", "StatefulSet", json!({}))]).unwrap();
+    let why = fixture.apply(vec![job("curlimages/curl")]).unwrap_err().to_string();
+    assert!(why.contains("spec.template cannot change"), "{why}");
+    let parallel = workload("apps/v1", "StatefulSet", json!({"podManagementPolicy": "Parallel"}));
+    let why = fixture.apply(vec![parallel]).unwrap_err().to_string();
+    assert!(why.contains("spec.podManagementPolicy cannot change"), "{why}");
+}
+
+#[test]
+fn only_what_has_replicas_is_scaled() {
+    let mut fixture = Fixture::new();
+    fixture
+        .apply(vec![
+            workload("apps/v1", "StatefulSet", json!({})),
+            workload("apps/v1", "DaemonSet", json!({})),
+            workload("batch/v1", "Job", json!({})),
+        ])
+        .unwrap();
+    let store = &mut fixture.store;
+    store.scale(&reference("statefulsets", "w"), 3, LATER).unwrap();
+    let why = store.scale(&reference("daemonsets", "w"), 3, LATER).unwrap_err().to_string();
+    assert!(why.contains("DaemonSet default/w has no replicas"), "{why}");
+    store.restart(&reference("daemonsets", "w"), LATER).unwrap();
+    let why = store.restart(&reference("jobs", "w"), LATER).unwrap_err().to_string();
+    assert!(why.contains("Job default/w has no pods to restart"), "{why}");
+}

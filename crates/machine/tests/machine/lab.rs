@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ambit_machine::image::ImageMap;
 use ambit_machine::layout::Layout;
-use ambit_machine::objects::ObjectRef;
+use ambit_machine::objects::{Kind, ObjectRef};
 use ambit_machine::{Client, ExecRequest, Record, UpConfig};
 use ambit_net::seqpacket::Listener;
 use ambit_net::sys::process::{self, Signal};
@@ -55,6 +55,11 @@ pub(crate) fn hidden(words: impl IntoIterator<Item = OsString>) -> Option<ExitCo
             }))
         }
     }
+}
+
+/// The Deployment `web` in the namespace `default`.
+pub(crate) fn web() -> ObjectRef {
+    ObjectRef::new(Kind::Deployment, Some("default"), "web")
 }
 
 /// `STATE NAMESPACE POD COMMAND...`: what `ambit exec` does, in a process whose streams a test can

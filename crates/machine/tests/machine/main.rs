@@ -486,12 +486,12 @@ async fn deployments_roll() {
     };
     let before = names().await;
     assert_eq!(before.len(), 3);
-    lab.client.scale("default", "web", 1).await.unwrap();
+    lab.client.scale(&lab::web(), 1).await.unwrap();
     lab.until("one is left", async || names().await.len() == 1).await;
-    lab.client.scale("default", "web", 2).await.unwrap();
+    lab.client.scale(&lab::web(), 2).await.unwrap();
     lab.ready().await;
     let before = names().await;
-    lab.client.restart("default", "web").await.unwrap();
+    lab.client.restart(&lab::web()).await.unwrap();
     lab.until("all are new", async || {
         let now = names().await;
         now.len() == 2 && now.iter().all(|name| !before.contains(name))
@@ -553,7 +553,7 @@ async fn wrong_objects_change_nothing() {
             with(pod("old", &["sleep", "1"]), "/metadata/name", json!("old")),
             "cannot change on a live object",
         ),
-        (with(fresh(), "/kind", json!("CronJob")), "no kind that a machine keeps"),
+        (with(fresh(), "/kind", json!("ReplicaSet")), "no kind that a machine keeps"),
         (with(fresh(), "/metadata/name", json!("../../etc")), "a name is at most 253"),
         (with(fresh(), "/spec/containers", json!("none")), "not of the shape of its kind"),
         (

@@ -1,11 +1,10 @@
-//! Rules for Pod and Deployment.
+//! Rules for Pod, and for what the pods of a template are.
 //!
 //! They are Kubernetes'. Only the machine knows which fields take effect on it, and warns when it
 //! admits pods; nothing here may guess that.
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, EnvVar, Pod, PodSpec, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -19,75 +18,6 @@ pub(crate) fn pod(pod: &Pod, issues: &mut Issues) {
     match &pod.spec {
         Some(spec) => pod_spec(spec, &at, issues),
         None => issues.error(&at, "a Pod needs a spec", "add `spec.containers`"),
-    }
-}
-
-/// Checks a Deployment.
-pub(crate) fn deployment(deployment: &Deployment, issues: &mut Issues) {
-    let at = Path::at("spec");
-    let Some(spec) = &deployment.spec else {
-        let remedy = "add `spec.selector` and `spec.template`";
-        return issues.error(&at, "a Deployment needs a spec", remedy);
-    };
-    if let Some(replicas) = spec.replicas.filter(|replicas| *replicas < 0) {
-        issues.error(
-            &at.field("replicas"),
-            format!("{replicas} is negative"),
-            "write 0 or a positive number",
-        );
-    }
-    let strategy = spec.strategy.as_ref().and_then(|strategy| strategy.type_.as_deref());
-    one_of(strategy, &["RollingUpdate", "Recreate"], &at.field("strategy.type"), issues);
-    let metadata = spec.template.metadata.clone().unwrap_or_default();
-    let template = at.field("template");
-    let label_path = template.field("metadata").field("labels");
-    super::labels(metadata.labels.iter().flatten(), &label_path, issues);
-    super::slips(metadata.labels.iter().flatten(), &label_path, issues);
-    selector(spec, &metadata.labels.unwrap_or_default(), &at, issues);
-    let at = template.field("spec");
-    let Some(pod) = &spec.template.spec else {
-        return issues.error(&at, "the template has no spec", "add `containers`");
-    };
-    pod_spec(pod, &at, issues);
-    if let Some(policy) = pod.restart_policy.as_deref().filter(|policy| *policy != "Always") {
-        issues.error(
-            &at.field("restartPolicy"),
-            format!("a Deployment's pods always restart, `{policy}` is impossible"),
-            "remove it, or use a Pod",
-        );
-    }
-}
-
-fn selector(
-    spec: &k8s_openapi::api::apps::v1::DeploymentSpec,
-    labels: &std::collections::BTreeMap<String, String>,
-    at: &Path,
-    issues: &mut Issues,
-) {
-    let wanted = spec.selector.match_labels.clone().unwrap_or_default();
-    let at = at.field("selector");
-    if spec.selector.match_expressions.as_ref().is_some_and(|all| !all.is_empty()) {
-        issues.error(
-            &at.field("matchExpressions"),
-            "selecting by expressions is not supported here",
-            "use matchLabels",
-        );
-        return;
-    }
-    let at = at.field("matchLabels");
-    super::labels(&wanted, &at, issues);
-    if wanted.is_empty() {
-        issues.error(&at, "the selector is empty", "name the labels of the template");
-    }
-    for (key, value) in &wanted {
-        if labels.get(key) != Some(value) {
-            let has = labels.get(key).map_or("none".to_owned(), |has| format!("`{has}`"));
-            issues.error(
-                &at.field(key),
-                format!("the selector wants `{key}: {value}`, the template's label is {has}"),
-                "make spec.selector.matchLabels and spec.template.metadata.labels agree",
-            );
-        }
     }
 }
 

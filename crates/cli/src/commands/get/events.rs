@@ -1,8 +1,8 @@
-//! `ambit events` and `ambit get events`: what happened to pods and Deployments of a machine.
+//! `ambit events` and `ambit get events`: what happened to pods and to what makes them.
 
 use std::process::ExitCode;
 
-use ambit_machine::Client;
+use ambit_machine::{Client, PodInfo};
 use ambit_manifest::Kind as StoredKind;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    fn takes(&self, event: &Value, deployments_pods: &[String]) -> bool {
+    fn takes(&self, event: &Value, owned_pods: &[String]) -> bool {
         let is_type = |it: &EventType| event["type"] == it.word();
         if !self.types.is_empty() && !self.types.iter().any(is_type) {
             return false;
@@ -54,7 +54,7 @@ impl Filter {
         self.about.as_ref().is_none_or(|wanted| {
             let is_it = about["kind"] == wanted.kind.name() && about["name"] == *wanted.name;
             let uid = about["uid"].as_str().unwrap_or_default();
-            is_it || deployments_pods.iter().any(|it| it == uid)
+            is_it || owned_pods.iter().any(|it| it == uid)
         })
     }
 }
@@ -75,9 +75,11 @@ pub(super) async fn list(printer: &mut Printer<'_>) -> Result<()> {
     };
     let client = Client::new(layout.clone());
     let pods = match &printer.events.about {
-        Some(wanted) if wanted.kind == StoredKind::Deployment => {
+        Some(wanted) if wanted.kind.has_pod_template() => {
             let pods = client.pods().await?.into_iter();
-            pods.filter(|it| it.owner == wanted.name).map(|it| it.uid).collect()
+            let is_its =
+                |it: &PodInfo| it.owner == wanted.name && it.owner_kind == wanted.kind.name();
+            pods.filter(is_its).map(|it| it.uid).collect()
         }
         _ => Vec::new(),
     };

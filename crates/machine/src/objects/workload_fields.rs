@@ -1,0 +1,140 @@
+//! Which fields of objects with a template of pods a machine refuses, and which have no effect.
+//!
+//! What would change which pods run, or what they keep, is refused; what only times things
+//! otherwise is named in a warning. Fields of the pods themselves are in `pod_fields`.
+
+use ambit_manifest::{Finding, Manifests};
+use serde_json::Value;
+
+use super::Kind;
+
+/// A field that is refused unless it is absent, 0 or empty.
+struct Refused {
+    kind: Kind,
+    field: &'static str,
+    what: &'static str,
+    remedy: &'static str,
+}
+
+const REFUSED: [Refused; 6] = [
+    Refused {
+        kind: Kind::StatefulSet,
+        field: "spec.volumeClaimTemplates",
+        what: "a machine has no volumes to claim",
+        remedy: "use a hostPath volume below `ambit up --host-path DIR`, mounted with subPathExpr: \
+                 $(POD_NAME), or an emptyDir that ends with its pod",
+    },
+    Refused {
+        kind: Kind::DaemonSet,
+        field: "spec.updateStrategy.rollingUpdate.maxSurge",
+        what: "a node has one pod of a DaemonSet at a time",
+        remedy: "use maxUnavailable",
+    },
+    Refused {
+        kind: Kind::Job,
+        field: "spec.podFailurePolicy",
+        what: "all failed pods of a Job count alike",
+        remedy: "remove it and use backoffLimit",
+    },
+    Refused {
+        kind: Kind::Job,
+        field: "spec.successPolicy",
+        what: "a Job is complete when all its completions are",
+        remedy: "remove it and use completions",
+    },
+    Refused {
+        kind: Kind::Job,
+        field: "spec.backoffLimitPerIndex",
+        what: "failed pods are counted for the whole Job",
+        remedy: "remove it and use backoffLimit",
+    },
+    Refused {
+        kind: Kind::Job,
+        field: "spec.managedBy",
+        what: "there is no other controller of Jobs",
+        remedy: "remove it",
+    },
+];
+
+/// Fields without effect, by kind.
+const WITHOUT_EFFECT: [(Kind, &str); 7] = [
+    (Kind::Deployment, "spec.minReadySeconds"),
+    (Kind::Deployment, "spec.paused"),
+    (Kind::StatefulSet, "spec.minReadySeconds"),
+    (Kind::StatefulSet, "spec.updateStrategy.rollingUpdate.maxUnavailable"),
+    (Kind::StatefulSet, "spec.persistentVolumeClaimRetentionPolicy"),
+    (Kind::DaemonSet, "spec.minReadySeconds"),
+    (Kind::Job, "spec.podReplacementPolicy"),
+];
+
+/// The first field of an object that a machine refuses, why, and what to do instead.
+pub(crate) fn refused(
+    kind: Kind,
+    value: &Value,
+) -> Option<(&'static str, &'static str, &'static str)> {
+    let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
+    let found = of_kind.find(|it| says_something(value, it.field))?;
+    Some((found.field, found.what, found.remedy))
+}
+
+/// Fields that have no effect.
+pub(crate) fn without_effect(kind: Kind, value: &Value) -> impl Iterator<Item = String> {
+    let of_kind = WITHOUT_EFFECT.iter().filter(move |(of, _)| *of == kind);
+    of_kind.filter(|(_, field)| says_something(value, field)).map(|(_, field)| (*field).to_owned())
+}
+
+/// Every field of manifests that a machine refuses, each with its place.
+pub fn refused_fields(manifests: &Manifests) -> Vec<Finding> {
+    let finding = |object: &ambit_manifest::Object| {
+        let (field, what, remedy) = refused(object.key.kind, &object.json)?;
+        Some(object.finding(field, what, remedy))
+    };
+    manifests.objects.iter().filter_map(finding).collect()
+}
+
+fn says_something(value: &Value, field: &str) -> bool {
+    match value.pointer(&format!("/{}", field.replace('.', "/"))) {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Number(number)) => number.as_i64() != Some(0),
+        Some(Value::String(text)) => !matches!(text.as_str(), "" | "0" | "0%"),
+        Some(Value::Array(list)) => !list.is_empty(),
+        Some(Value::Object(map)) => !map.is_empty(),
+        Some(Value::Bool(true)) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_refused_if_they_say_something() {
+        let check = |kind, spec: Value, expected: Option<&str>| {
+            let field = refused(kind, &json!({ "spec": spec })).map(|(field, ..)| field);
+            assert_eq!(field, expected, "{kind}");
+        };
+        let surge = |most: Value| json!({"updateStrategy": {"rollingUpdate": {"maxSurge": most}}});
+        let at_surge = Some("spec.updateStrategy.rollingUpdate.maxSurge");
+        check(Kind::DaemonSet, surge(json!(0)), None);
+        check(Kind::DaemonSet, surge(json!("0%")), None);
+        check(Kind::DaemonSet, surge(json!(1)), at_surge);
+        check(Kind::StatefulSet, json!({"volumeClaimTemplates": []}), None);
+        let claims = json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
+        check(Kind::StatefulSet, claims.clone(), Some("spec.volumeClaimTemplates"));
+        check(Kind::Job, claims, None);
+        check(Kind::Job, json!({"successPolicy": {"rules": [1]}}), Some("spec.successPolicy"));
+    }
+
+    #[test]
+    fn fields_without_effect_are_named() {
+        let found = |kind| {
+            let value = json!({"spec": {"minReadySeconds": 3, "paused": false}});
+            without_effect(kind, &value).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Kind::DaemonSet), ["spec.minReadySeconds"]);
+        assert_eq!(found(Kind::Deployment), ["spec.minReadySeconds"]);
+        assert!(found(Kind::Job).is_empty());
+    }
+}

@@ -1,0 +1,121 @@
+//! Admission of objects that have a template of pods: Deployments, StatefulSets, DaemonSets, Jobs.
+//!
+//! What a controller relies on is completed or checked here; how many pods there are is no matter
+//! of this file.
+
+use serde_json::{Value, json};
+
+use super::admit::{Admission, ApplyError, RESTARTED_AT_ANNOTATION, default_to, keep_status};
+use super::store::Draft;
+use super::{Kind, ObjectRef, workload_fields};
+
+/// Where `restart` writes when it happened.
+const RESTARTED_AT: &str = "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt";
+/// Longest name of a StatefulSet, Job or DaemonSet: with what is added it must still be a label.
+const NAME_LEN_MAX: usize = 52;
+
+impl Draft<'_> {
+    /// Completes such an object, or says why it cannot be.
+    pub(super) fn admit_workload(
+        &self,
+        kind: Kind,
+        object: &ObjectRef,
+        value: &mut Value,
+        old: Option<&Value>,
+        admission: &Admission,
+    ) -> Result<(), ApplyError> {
+        if let Some((field, what, remedy)) = workload_fields::refused(kind, value) {
+            return Err(ApplyError::Refused { object: object.clone(), field, what, remedy });
+        }
+        if kind != Kind::Deployment && object.name.len() > NAME_LEN_MAX {
+            return Err(ApplyError::LongName { object: object.clone(), most: NAME_LEN_MAX });
+        }
+        match kind {
+            Kind::Job => default_job(value),
+            Kind::DaemonSet => {
+                default_to(value, "/spec/updateStrategy/type", "RollingUpdate".into())
+            }
+            Kind::StatefulSet => {
+                default_to(value, "/spec/replicas", json!(1));
+                default_to(value, "/spec/podManagementPolicy", "OrderedReady".into());
+                default_to(value, "/spec/updateStrategy/type", "RollingUpdate".into());
+            }
+            _ => {
+                default_to(value, "/spec/replicas", json!(1));
+                default_to(value, "/spec/strategy/type", json!("RollingUpdate"));
+            }
+        }
+        self.admit_pod_spec(object, &mut value["spec"]["template"]["spec"], admission)?;
+        keep_status(value, old);
+        keep_what_may_not_change(kind, object, value, old)?;
+        if kind != Kind::Job {
+            check_selector(object, value)?;
+            keep_restart(value, old);
+        }
+        Ok(())
+    }
+}
+
+fn default_job(value: &mut Value) {
+    if value.pointer("/spec/completions").is_none() && value.pointer("/spec/parallelism").is_none()
+    {
+        default_to(value, "/spec/completions", json!(1));
+    }
+    default_to(value, "/spec/parallelism", json!(1));
+    default_to(value, "/spec/backoffLimit", json!(6));
+    default_to(value, "/spec/completionMode", json!("NonIndexed"));
+    default_to(value, "/spec/suspend", json!(false));
+}
+
+/// Fields on which pods that are there already depend.
+fn immutable(kind: Kind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        Kind::Job => &[
+            ("/spec/completionMode", "spec.completionMode"),
+            ("/spec/completions", "spec.completions"),
+            ("/spec/template", "spec.template"),
+        ],
+        Kind::StatefulSet => &[
+            ("/spec/selector", "spec.selector"),
+            ("/spec/serviceName", "spec.serviceName"),
+            ("/spec/podManagementPolicy", "spec.podManagementPolicy"),
+        ],
+        _ => &[("/spec/selector", "spec.selector")],
+    }
+}
+
+fn keep_what_may_not_change(
+    kind: Kind,
+    object: &ObjectRef,
+    value: &Value,
+    old: Option<&Value>,
+) -> Result<(), ApplyError> {
+    let Some(old) = old else { return Ok(()) };
+    for (pointer, field) in immutable(kind) {
+        if old.pointer(pointer) != value.pointer(pointer) {
+            return Err(ApplyError::Immutable { object: object.clone(), field });
+        }
+    }
+    Ok(())
+}
+
+fn check_selector(object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
+    let labels = value.pointer("/spec/template/metadata/labels");
+    let wanted = value.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
+    let matches = wanted.is_some_and(|wanted| {
+        let label = |name: &String| labels.and_then(|labels| labels.get(name));
+        !wanted.is_empty() && wanted.iter().all(|(name, value)| label(name) == Some(value))
+    });
+    if matches { Ok(()) } else { Err(ApplyError::Selector { object: object.clone() }) }
+}
+
+/// `restart` wrote when it happened; an apply of the same manifest must not undo that by another
+/// restart.
+fn keep_restart(value: &mut Value, old: Option<&Value>) {
+    if let Some(restarted) = old.and_then(|old| old.pointer(RESTARTED_AT))
+        && value.pointer(RESTARTED_AT).is_none()
+    {
+        let metadata = &mut value["spec"]["template"]["metadata"];
+        metadata["annotations"][RESTARTED_AT_ANNOTATION] = restarted.clone();
+    }
+}

@@ -1,0 +1,212 @@
+//! Rules for the kinds whose controllers make pods from a template: Deployment, StatefulSet,
+//! DaemonSet and Job.
+//!
+//! They are Kubernetes'. What a machine cannot do of them is said where it admits objects; nothing
+//! here may guess that.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use super::core::one_of;
+use super::names::{self, require};
+use super::pods;
+use crate::finding::{Issues, Path};
+
+/// How a StatefulSet and a DaemonSet replace their pods.
+const UPDATES: [&str; 2] = ["RollingUpdate", "OnDelete"];
+/// Most completions of an indexed Job, as in Kubernetes.
+const INDEXED_COMPLETIONS_MAX: i32 = 100_000;
+
+/// Checks a Deployment.
+pub(crate) fn deployment(deployment: &Deployment, issues: &mut Issues) {
+    let at = Path::at("spec");
+    let Some(spec) = &deployment.spec else { return no_spec("Deployment", issues) };
+    not_negative(&[("replicas", spec.replicas)], &at, issues);
+    let strategy = spec.strategy.as_ref().and_then(|strategy| strategy.type_.as_deref());
+    one_of(strategy, &["RollingUpdate", "Recreate"], &at.field("strategy.type"), issues);
+    restarting("Deployment", &spec.selector, &spec.template, issues);
+}
+
+/// Checks a StatefulSet.
+pub(crate) fn stateful_set(set: &StatefulSet, issues: &mut Issues) {
+    let at = Path::at("spec");
+    let Some(spec) = &set.spec else { return no_spec("StatefulSet", issues) };
+    let update = spec.update_strategy.as_ref();
+    let rolling = update.and_then(|update| update.rolling_update.as_ref());
+    let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
+    let counts = [
+        ("replicas", spec.replicas),
+        ("ordinals.start", start),
+        ("updateStrategy.rollingUpdate.partition", rolling.and_then(|rolling| rolling.partition)),
+    ];
+    not_negative(&counts, &at, issues);
+    let kind = update.and_then(|update| update.type_.as_deref());
+    one_of(kind, &UPDATES, &at.field("updateStrategy.type"), issues);
+    let management = spec.pod_management_policy.as_deref();
+    let policies = ["OrderedReady", "Parallel"];
+    one_of(management, &policies, &at.field("podManagementPolicy"), issues);
+    if let Some(service) = spec.service_name.as_deref().filter(|name| !name.is_empty()) {
+        require(issues, &at.field("serviceName"), names::dns_label, service);
+    }
+    restarting("StatefulSet", &spec.selector, &spec.template, issues);
+}
+
+/// Checks a DaemonSet.
+pub(crate) fn daemon_set(set: &DaemonSet, issues: &mut Issues) {
+    let at = Path::at("spec");
+    let Some(spec) = &set.spec else { return no_spec("DaemonSet", issues) };
+    let kind = spec.update_strategy.as_ref().and_then(|update| update.type_.as_deref());
+    one_of(kind, &UPDATES, &at.field("updateStrategy.type"), issues);
+    restarting("DaemonSet", &spec.selector, &spec.template, issues);
+}
+
+/// Checks a Job.
+pub(crate) fn job(job: &Job, issues: &mut Issues) {
+    let at = Path::at("spec");
+    let Some(spec) = &job.spec else {
+        return issues.error(&at, "a Job needs a spec", "add `spec.template`");
+    };
+    counts_of_job(spec, &at, issues);
+    if spec.manual_selector != Some(true) && spec.selector.is_some() {
+        issues.error(
+            &at.field("selector"),
+            "a Job selects its pods by itself",
+            "remove spec.selector",
+        );
+    }
+    template(&spec.template, issues);
+    let policy = spec.template.spec.as_ref().and_then(|pod| pod.restart_policy.as_deref());
+    if !matches!(policy, Some("Never" | "OnFailure")) {
+        issues.error(
+            &at.field("template.spec.restartPolicy"),
+            format!("a Job's pods must end, `{}` is impossible", policy.unwrap_or("Always")),
+            "write Never or OnFailure",
+        );
+    }
+}
+
+fn counts_of_job(spec: &JobSpec, at: &Path, issues: &mut Issues) {
+    let counts = [
+        ("completions", spec.completions),
+        ("parallelism", spec.parallelism),
+        ("backoffLimit", spec.backoff_limit),
+        ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished),
+    ];
+    not_negative(&counts, at, issues);
+    if spec.active_deadline_seconds.is_some_and(|seconds| seconds < 1) {
+        issues.error(
+            &at.field("activeDeadlineSeconds"),
+            "the deadline is not in the future",
+            "write a positive number",
+        );
+    }
+    let mode = spec.completion_mode.as_deref();
+    one_of(mode, &["NonIndexed", "Indexed"], &at.field("completionMode"), issues);
+    if mode == Some("Indexed") {
+        let at = at.field("completions");
+        match spec.completions {
+            None => issues.error(&at, "an indexed Job needs the number of its pods", "add it"),
+            Some(count) if count > INDEXED_COMPLETIONS_MAX => issues.error(
+                &at,
+                format!("{count} is more than {INDEXED_COMPLETIONS_MAX}"),
+                "split the work into several Jobs",
+            ),
+            Some(_) => {}
+        }
+    }
+}
+
+fn no_spec(kind: &str, issues: &mut Issues) {
+    let remedy = "add `spec.selector` and `spec.template`";
+    issues.error(&Path::at("spec"), format!("a {kind} needs a spec"), remedy);
+}
+
+fn not_negative(counts: &[(&str, Option<i32>)], at: &Path, issues: &mut Issues) {
+    for (field, count) in counts {
+        if let Some(count) = count.filter(|count| *count < 0) {
+            issues.error(
+                &at.field(field),
+                format!("{count} is negative"),
+                "write 0 or a positive number",
+            );
+        }
+    }
+}
+
+/// The template and the selector of a kind whose pods always restart.
+fn restarting(
+    kind: &str,
+    selector: &LabelSelector,
+    template: &PodTemplateSpec,
+    issues: &mut Issues,
+) {
+    let labels = template.metadata.clone().unwrap_or_default().labels.unwrap_or_default();
+    template_labels(template, issues);
+    self::selector(selector, &labels, &Path::at("spec"), issues);
+    template_spec(template, issues);
+    let policy = template.spec.as_ref().and_then(|pod| pod.restart_policy.as_deref());
+    if let Some(policy) = policy.filter(|policy| *policy != "Always") {
+        issues.error(
+            &Path::at("spec.template.spec.restartPolicy"),
+            format!("a {kind}'s pods always restart, `{policy}` is impossible"),
+            "remove it, or use a Pod or a Job",
+        );
+    }
+}
+
+fn template(template: &PodTemplateSpec, issues: &mut Issues) {
+    template_labels(template, issues);
+    template_spec(template, issues);
+}
+
+fn template_labels(template: &PodTemplateSpec, issues: &mut Issues) {
+    let at = Path::at("spec.template.metadata.labels");
+    let labels = template.metadata.iter().flat_map(|metadata| metadata.labels.iter().flatten());
+    super::labels(labels.clone(), &at, issues);
+    super::slips(labels, &at, issues);
+}
+
+fn template_spec(template: &PodTemplateSpec, issues: &mut Issues) {
+    let at = Path::at("spec.template.spec");
+    match &template.spec {
+        Some(pod) => pods::pod_spec(pod, &at, issues),
+        None => issues.error(&at, "the template has no spec", "add `containers`"),
+    }
+}
+
+fn selector(
+    selector: &LabelSelector,
+    labels: &BTreeMap<String, String>,
+    at: &Path,
+    issues: &mut Issues,
+) {
+    let wanted = selector.match_labels.clone().unwrap_or_default();
+    let at = at.field("selector");
+    if selector.match_expressions.as_ref().is_some_and(|all| !all.is_empty()) {
+        issues.error(
+            &at.field("matchExpressions"),
+            "selecting by expressions is not supported here",
+            "use matchLabels",
+        );
+        return;
+    }
+    let at = at.field("matchLabels");
+    super::labels(&wanted, &at, issues);
+    if wanted.is_empty() {
+        issues.error(&at, "the selector is empty", "name the labels of the template");
+    }
+    for (key, value) in &wanted {
+        if labels.get(key) != Some(value) {
+            let has = labels.get(key).map_or("none".to_owned(), |has| format!("`{has}`"));
+            issues.error(
+                &at.field(key),
+                format!("the selector wants `{key}: {value}`, the template's label is {has}"),
+                "make spec.selector.matchLabels and spec.template.metadata.labels agree",
+            );
+        }
+    }
+}
