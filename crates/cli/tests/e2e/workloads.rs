@@ -1,6 +1,7 @@
 //! What makes pods besides a Deployment: a StatefulSet with names of its own, a DaemonSet on each
-//! node, and Jobs that come to an end.
+//! node, Jobs that come to an end; and which nodes pods go to.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ambit_machine::PodInfo;
@@ -90,6 +91,52 @@ spec:
       - {name: main, image: ambit/sample:1, command: ['true']}
 ";
 
+/// Two pods that keep apart, one that wants to be beside the second, and one that no node takes.
+const PLACED: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: apart, namespace: app}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: apart}}
+  template:
+    metadata: {labels: {app: apart}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      topologySpreadConstraints:
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: DoNotSchedule
+        labelSelector: {matchLabels: {app: apart}}
+      containers: [{name: main, image: ambit/sample:1, command: [sleep, infinity]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: beside, namespace: app}
+spec:
+  terminationGracePeriodSeconds: 0
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: kubernetes.io/hostname, operator: NotIn, values: [node-1]}]
+    podAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector: {matchLabels: {app: apart}}
+  containers: [{name: main, image: ambit/sample:1, command: [sleep, infinity]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: nowhere, namespace: app}
+spec:
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: Exists}]}]
+  containers: [{name: main, image: ambit/sample:1, command: [sleep, infinity]}]
+";
+
 #[test]
 fn sets_and_jobs_run_as_on_kubernetes() {
     let machine = Machine::up("workloads", Mesh::On, &[]);
@@ -101,6 +148,7 @@ fn sets_and_jobs_run_as_on_kubernetes() {
     stateful_pods_change_one_by_one(&machine);
     jobs_end(&machine);
     what_cannot_be_is_refused(&machine);
+    pods_are_placed_as_they_say(&machine);
     machine.run(&["delete", "-n", "app", "sts/db", "ds/agent", "job/parts", "job/broken"]);
     machine.wait("all their pods are gone", CHANGED, || {
         let owners = ["db", "agent", "parts", "broken"];
@@ -227,4 +275,25 @@ fn what_cannot_be_is_refused(machine: &Machine) {
     }
     let said = machine.ambit(&["scale", "ds/agent", "-n", "app", "--replicas", "1"]);
     assert!(said.err.contains("a DaemonSet has no replicas"), "{}", said.err);
+}
+
+fn pods_are_placed_as_they_say(machine: &Machine) {
+    machine.apply(PLACED);
+    rolled_out(machine, "deploy/apart");
+    let nodes = pods_of(machine, "Deployment", "apart").into_iter().map(|it| it.node);
+    let nodes: BTreeSet<String> = nodes.collect();
+    assert_eq!(nodes.len(), 2, "{nodes:?}");
+    let pods = machine.pods();
+    let node = |name: &str| {
+        let pod = pods.iter().find(|it| it.name == name).expect("the pod is there");
+        (pod.node.clone(), pod.reason.clone())
+    };
+    let (beside, _) = node("beside");
+    assert!(beside != "node-1" && nodes.contains(&beside), "{beside} {nodes:?}");
+    let (nowhere, why) = node("nowhere");
+    assert_eq!(nowhere, "");
+    assert!(why.contains("node-1 is not what its nodeAffinity requires"), "{why}");
+    let events = run(machine, "events -n app --for pod/nowhere");
+    assert!(events.contains("FailedScheduling"), "{events}");
+    machine.run(&["delete", "-n", "app", "deploy/apart", "pod/beside", "pod/nowhere"]);
 }

@@ -1,37 +1,24 @@
 //! Which node a pod goes to: a pure function of the pod, the nodes and the pods that are placed.
 //!
 //! Nodes that the pod's rules exclude are ruled out, each with a reason. Among the others the one
-//! with the fewest pods of the same owner wins, then the one with the fewest pods, then the first.
-//! An unknown rule excludes every node.
+//! that the pod prefers most wins, then the one with the fewest pods of the same owner, then the one
+//! with the fewest pods, then the first. A rule that cannot be judged excludes every node.
 
-use std::collections::BTreeMap;
+mod nodes;
+mod topology;
+mod views;
+
 use std::fmt;
 
-use ambit_manifest::selector::matches;
-use ambit_words::labels::HOSTNAME;
-use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm};
-use serde_json::Value;
+use k8s_openapi::api::core::v1::Pod;
 
+use self::topology::Around;
+use self::views::owner;
+pub(crate) use self::views::{NodeView, Placed};
 use crate::addresses::{POD_FIRST, POD_LAST};
 
 /// Most pods on one node: its pod network has no more addresses.
 const PODS_MAX: usize = (POD_LAST - POD_FIRST) as usize + 1;
-
-/// A node, as far as placing cares.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeView {
-    name: String,
-    labels: BTreeMap<String, String>,
-}
-
-/// A pod that is on a node.
-#[derive(Clone, Debug)]
-pub(crate) struct Placed {
-    node: String,
-    namespace: String,
-    owner: String,
-    labels: BTreeMap<String, String>,
-}
 
 /// Why a pod is on no node: one reason per node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,40 +34,6 @@ impl fmt::Display for Unschedulable {
     }
 }
 
-impl NodeView {
-    /// A Node object.
-    pub(crate) fn of(node: &Value) -> Self {
-        let node: k8s_openapi::api::core::v1::Node = super::decode(node);
-        Self {
-            name: node.metadata.name.unwrap_or_default(),
-            labels: node.metadata.labels.unwrap_or_default(),
-        }
-    }
-}
-
-impl Placed {
-    /// A pod object, if it is on a node.
-    pub(crate) fn of(pod: &Pod) -> Option<Self> {
-        let node = pod.spec.as_ref()?.node_name.clone()?;
-        Self::on(pod, node)
-    }
-
-    /// A pod object as if it were on this node; nothing for one that is going away.
-    pub(crate) fn on(pod: &Pod, node: String) -> Option<Self> {
-        pod.metadata.deletion_timestamp.is_none().then(|| Self {
-            node,
-            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-            owner: owner(pod),
-            labels: pod.metadata.labels.clone().unwrap_or_default(),
-        })
-    }
-}
-
-fn owner(pod: &Pod) -> String {
-    let owner = pod.metadata.owner_references.iter().flatten().next();
-    owner.map(|owner| owner.uid.clone()).unwrap_or_default()
-}
-
 /// The nodes that a pod of a DaemonSet may be on, as far as its rules for nodes go.
 pub(crate) fn admitting(pod: &Pod, nodes: &[NodeView]) -> Vec<String> {
     let admitting = nodes.iter().filter(|node| admits_node(pod, node).is_ok());
@@ -93,23 +46,28 @@ pub(crate) fn place(
     nodes: &[NodeView],
     placed: &[Placed],
 ) -> Result<String, Unschedulable> {
+    let around = Around { nodes, placed };
     let mut reasons = Vec::new();
-    let mut best: Option<(usize, usize, usize, &NodeView)> = None;
+    let mut best: Option<((i64, usize, usize), &NodeView)> = None;
     for node in nodes {
-        if let Err(reason) = admits(pod, node, placed) {
+        if let Err(reason) = admits(pod, node, around) {
             reasons.push((node.name.clone(), reason));
             continue;
         }
         let here = || placed.iter().filter(|other| other.node == node.name);
         let owner = owner(pod);
         let siblings = here().filter(|other| !owner.is_empty() && other.owner == owner).count();
-        let unwanted = here().filter(|other| prefers_away(pod, other)).count();
-        let rank = (unwanted, siblings, here().count(), node);
-        if best.is_none_or(|best| (rank.0, rank.1, rank.2) < (best.0, best.1, best.2)) {
-            best = Some(rank);
+        let rank = (-preference(pod, node, around), siblings, here().count());
+        if best.is_none_or(|(least, _)| rank < least) {
+            best = Some((rank, node));
         }
     }
-    best.map(|(.., node)| node.name.clone()).ok_or_else(|| named_node_missing(pod, nodes, reasons))
+    best.map(|(_, node)| node.name.clone()).ok_or_else(|| named_node_missing(pod, nodes, reasons))
+}
+
+fn preference(pod: &Pod, node: &NodeView, around: Around<'_>) -> i64 {
+    let of_node = pod.spec.as_ref().map_or(0, |spec| nodes::preference(spec, node));
+    of_node + topology::preference(pod, node, around)
 }
 
 fn named_node_missing(
@@ -134,75 +92,21 @@ fn admits_node(pod: &Pod, node: &NodeView) -> Result<(), String> {
     {
         return Err("is not spec.nodeName".to_owned());
     }
-    for (label, value) in spec.node_selector.iter().flatten() {
-        if node.labels.get(label) != Some(value) {
-            return Err(format!("has no label {label}={value}"));
-        }
-    }
-    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    if affinity
-        .is_some_and(|node| node.required_during_scheduling_ignored_during_execution.is_some())
-    {
-        return Err("cannot judge required nodeAffinity".to_owned());
-    }
-    Ok(())
+    nodes::admits(spec, node)
 }
 
-fn admits(pod: &Pod, node: &NodeView, placed: &[Placed]) -> Result<(), String> {
+fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(), String> {
     admits_node(pod, node)?;
-    let here = || placed.iter().filter(|other| other.node == node.name);
-    if here().count() >= PODS_MAX {
+    if around.placed.iter().filter(|other| other.node == node.name).count() >= PODS_MAX {
         return Err(format!("has {PODS_MAX} pods already"));
     }
-    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
-    let Some(affinity) = affinity else { return Ok(()) };
-    if affinity.pod_affinity.as_ref().is_some_and(|pods| {
-        pods.required_during_scheduling_ignored_during_execution
-            .as_ref()
-            .is_some_and(|t| !t.is_empty())
-    }) {
-        return Err("cannot judge required podAffinity".to_owned());
-    }
-    let away = affinity.pod_anti_affinity.as_ref();
-    let terms =
-        away.and_then(|away| away.required_during_scheduling_ignored_during_execution.as_ref());
-    for term in terms.into_iter().flatten() {
-        if term.topology_key != HOSTNAME {
-            return Err(format!("cannot judge anti-affinity by {}", term.topology_key));
-        }
-        if here().any(|other| selects(term, pod, other)) {
-            return Err("runs a pod that its anti-affinity names".to_owned());
-        }
-    }
-    Ok(())
-}
-
-fn prefers_away(pod: &Pod, other: &Placed) -> bool {
-    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
-    let away = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
-    let terms =
-        away.and_then(|away| away.preferred_during_scheduling_ignored_during_execution.as_ref());
-    terms.into_iter().flatten().any(|weighted| {
-        let term = &weighted.pod_affinity_term;
-        term.topology_key == HOSTNAME && selects(term, pod, other)
-    })
-}
-
-fn selects(term: &PodAffinityTerm, pod: &Pod, other: &Placed) -> bool {
-    let namespaces = term.namespaces.as_deref().unwrap_or_default();
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let in_reach = if namespaces.is_empty() {
-        other.namespace == namespace
-    } else {
-        namespaces.contains(&other.namespace)
-    };
-    in_reach
-        && term.label_selector.as_ref().is_some_and(|selector| matches(selector, &other.labels))
+    topology::admits(pod, node, around)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use ambit_words::labels::{HOSTNAME, ZONE};
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -269,10 +173,102 @@ mod tests {
         let selector = json!({"nodeSelector": {HOSTNAME: "node-3"}, "containers": []});
         check(selector.clone(), &nodes(3), &[Ok("node-3")]);
         check(selector, &nodes(2), &[Err("node-2 has no label kubernetes.io/hostname=node-3")]);
-        let affinity = json!({"affinity": {"nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
-            "containers": []});
-        check(affinity, &nodes(1), &[Err("cannot judge required nodeAffinity")]);
+    }
+
+    fn affinity(kind: &str, rule: &str, said: Value) -> Value {
+        let rule = format!("{rule}DuringSchedulingIgnoredDuringExecution");
+        json!({"containers": [], "affinity": {kind: {rule: said}}})
+    }
+
+    fn needs(requirements: Value) -> Value {
+        let terms = json!({"nodeSelectorTerms": [requirements]});
+        affinity("nodeAffinity", "required", terms)
+    }
+
+    #[test]
+    fn a_node_has_what_node_affinity_requires() {
+        let label = |operator: &str, values: &[&str]| {
+            needs(json!({"matchExpressions": [
+                {"key": HOSTNAME, "operator": operator, "values": values}]}))
+        };
+        check(label("In", &["node-2", "node-3"]), &nodes(3), &[Ok("node-2"), Ok("node-3")]);
+        check(label("NotIn", &["node-1"]), &nodes(2), &[Ok("node-2"), Ok("node-2")]);
+        check(label("Exists", &[]), &nodes(2), &[Ok("node-1")]);
+        let none = Err("node-1 is not what its nodeAffinity requires");
+        check(label("DoesNotExist", &[]), &nodes(2), &[none]);
+        check(label("Near", &["node-1"]), &nodes(2), &[none]);
+        let field = needs(json!({"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": ["node-2"]}]}));
+        check(field, &nodes(2), &[Ok("node-2")]);
+        check(needs(json!({})), &nodes(1), &[none]);
+        let mut sized = nodes(3);
+        for (node, size) in sized.iter_mut().zip(["1", "5", "x"]) {
+            node.labels.insert("size".to_owned(), size.to_owned());
+        }
+        let than = |operator: &str| {
+            needs(json!({"matchExpressions": [
+                {"key": "size", "operator": operator, "values": ["3"]}]}))
+        };
+        check(than("Gt"), &sized, &[Ok("node-2"), Ok("node-2")]);
+        check(than("Lt"), &sized, &[Ok("node-1"), Ok("node-1")]);
+    }
+
+    #[test]
+    fn a_preferred_node_comes_first() {
+        let prefers = json!([{"weight": 5, "preference": {"matchExpressions": [
+            {"key": HOSTNAME, "operator": "In", "values": ["node-2"]}]}}]);
+        let spec = affinity("nodeAffinity", "preferred", prefers);
+        check(spec, &nodes(2), &[Ok("node-2"), Ok("node-2")]);
+    }
+
+    #[test]
+    fn pods_stay_near_one_another() {
+        let near = |app: &str| {
+            let term = json!([{"topologyKey": HOSTNAME,
+                "labelSelector": {"matchLabels": {"app": app}}}]);
+            affinity("podAffinity", "required", term)
+        };
+        // The first one is near itself.
+        check(near("a"), &nodes(2), &[Ok("node-1"), Ok("node-1")]);
+        check(near("b"), &nodes(2), &[Err("node-1 runs no pod that its affinity names")]);
+        let selector = json!([{"topologyKey": HOSTNAME, "labelSelector": {},
+            "namespaceSelector": {"matchLabels": {"a": "b"}}}]);
+        let spec = affinity("podAffinity", "required", selector);
+        check(spec, &nodes(1), &[Err("cannot be judged by a namespaceSelector")]);
+    }
+
+    #[test]
+    fn who_keeps_others_away_is_left_alone() {
+        let away = affinity(
+            "podAntiAffinity",
+            "required",
+            json!([{"topologyKey": HOSTNAME,
+            "labelSelector": {"matchLabels": {"app": "a"}}}]),
+        );
+        let placed = [Placed::on(&pod(away), "node-1".to_owned()).expect("it stays")];
+        let plain = pod(json!({"containers": []}));
+        assert_eq!(place(&plain, &nodes(2), &placed), Ok("node-2".to_owned()));
+        let why = place(&plain, &nodes(1), &placed).expect_err("there is no other node");
+        assert!(why.to_string().contains("a pod whose anti-affinity names it"), "{why}");
+    }
+
+    #[test]
+    fn pods_spread_as_evenly_as_they_say() {
+        let spread = |key: &str, when: &str, node: &str| {
+            json!({"containers": [], "nodeSelector": {HOSTNAME: node},
+                "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": key,
+                "whenUnsatisfiable": when, "nodeAffinityPolicy": "Ignore",
+                "labelSelector": {"matchLabels": {"app": "a"}}}]})
+        };
+        let full = Err("has too many pods already for its topologySpreadConstraints");
+        check(spread(HOSTNAME, "DoNotSchedule", "node-1"), &nodes(2), &[Ok("node-1"), full]);
+        let anyway = [Ok("node-1"), Ok("node-1")];
+        check(spread(HOSTNAME, "ScheduleAnyway", "node-1"), &nodes(2), &anyway);
+        let none = Err("has no label topology.kubernetes.io/zone to spread by");
+        check(spread(ZONE, "DoNotSchedule", "node-1"), &nodes(2), &[none]);
+        let mut free = spread(HOSTNAME, "DoNotSchedule", "node-1");
+        free["nodeSelector"] = json!({});
+        check(free, &nodes(2), &[Ok("node-1"), Ok("node-2"), Ok("node-1"), Ok("node-2")]);
     }
 
     #[test]

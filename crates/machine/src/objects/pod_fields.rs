@@ -28,6 +28,7 @@ const POD: &[&str] = &[
     "subdomain",
     "terminationGracePeriodSeconds",
     "tolerations",
+    "topologySpreadConstraints",
     "volumes",
 ];
 
