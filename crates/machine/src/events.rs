@@ -241,6 +241,10 @@ fn of_container(
     if was_missed && failure.is_none() {
         say(EventKind::Normal, "Started", format!("Started container {name}"));
     }
+    if has_ended {
+        // What came before its end.
+        of_health(now, before, say);
+    }
     match now.last_exit {
         Some(_) if has_ended && let Some(why) = failure => {
             say(EventKind::Warning, "Failed", format!("Container {name} {why}"));
@@ -260,9 +264,27 @@ fn of_container(
         let message = format!("Back-off restarting failed container {name}");
         say(EventKind::Warning, "BackOff", message);
     }
-    // Before it is ready for the first time, it is starting.
-    if now.running && before.running && before.ready && !now.ready {
-        say(EventKind::Warning, "Unhealthy", format!("Container {name}: {}", now.reason));
+    if !has_ended {
+        of_health(now, before, say);
+    }
+}
+
+fn of_health(
+    now: &ContainerStatus,
+    before: &ContainerStatus,
+    say: &mut impl FnMut(EventKind, &'static str, String),
+) {
+    if now.unhealthy.count > before.unhealthy.count {
+        say(EventKind::Warning, "Unhealthy", now.unhealthy.message.clone());
+    }
+    if now.post_start_failures > before.post_start_failures {
+        say(EventKind::Warning, "FailedPostStartHook", "PostStartHook failed".to_owned());
+    }
+    if now.killed.count > before.killed.count {
+        say(EventKind::Normal, "Killing", now.killed.message.clone());
+    }
+    if now.pre_stop_failures > before.pre_stop_failures {
+        say(EventKind::Warning, "FailedPreStopHook", "PreStopHook failed".to_owned());
     }
 }
 
@@ -362,16 +384,40 @@ mod tests {
         check(Some(&short), &back, &expected[..1]);
         let ended = container(|it| it.last_exit = Some(0));
         check(Some(&running), &ended, &["pods Normal Completed: Container web ended well"]);
-        let ready = container(|it| (it.running, it.ready) = (true, true));
-        let unhealthy = container(|it| {
-            (it.running, it.reason) = (true, "its readiness probe fails".to_owned());
+    }
+
+    #[test]
+    fn what_probes_and_hooks_say_comes_before_an_end() {
+        let running = container(|it| it.running = true);
+        let unhealthy = |it: &mut ContainerStatus| {
+            it.running = true;
+            it.unhealthy.add("Liveness probe failed: why".to_owned());
+        };
+        let failed = "pods Warning Unhealthy: Liveness probe failed: why";
+        check(Some(&running), &container(unhealthy), &[failed]);
+        check(Some(&container(unhealthy)), &container(unhealthy), &[]);
+        let killed = container(|it| {
+            unhealthy(it);
+            it.killed.add("Container web failed liveness probe, will be restarted".to_owned());
+            (it.restarts, it.last_exit) = (1, Some(143));
         });
-        check(Some(&running), &unhealthy, &[]);
-        check(
-            Some(&ready),
-            &unhealthy,
-            &["pods Warning Unhealthy: Container web: its readiness probe fails"],
-        );
+        let expected = [
+            failed,
+            "pods Normal Killing: Container web failed liveness probe, will be restarted",
+            "pods Warning Exited: Container web exited with 143",
+            "pods Normal Started: Started container web",
+        ];
+        check(Some(&running), &killed, &expected);
+        let hooks = container(|it| {
+            (it.running, it.post_start_failures, it.pre_stop_failures) = (true, 1, 1);
+            it.killed.add("FailedPostStartHook".to_owned());
+        });
+        let expected = [
+            "pods Warning FailedPostStartHook: PostStartHook failed",
+            "pods Normal Killing: FailedPostStartHook",
+            "pods Warning FailedPreStopHook: PreStopHook failed",
+        ];
+        check(Some(&running), &hooks, &expected);
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub use processes::{ProcessInfo, processes};
 pub use publish::{PublishError, Published, PublishedError, bind, publish};
 pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
-pub use registry::{ContainerStatus, Phase, PodStatus, WatchError};
+pub use registry::{ContainerStatus, Occurrences, Phase, PodStatus, WatchError};
 pub use rollout_progress::RolloutProgress;
 pub use unknown_images::unknown_images;
 

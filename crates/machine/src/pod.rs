@@ -5,9 +5,11 @@
 
 mod container;
 mod exec;
+mod health;
 mod init;
 mod isolation;
 mod leftovers;
+mod probes;
 mod room;
 mod root;
 mod terminals;
@@ -23,6 +25,9 @@ use crate::registry::{ContainerStatus, Phase};
 pub(crate) use container::run as run_container;
 pub(crate) use exec::{ExecAnswer, ExecControl, ExecMessage, WindowSize, answer};
 pub(crate) use init::run as run_init;
+pub(crate) use probes::{
+    Asked, ProbeKind, ProbeNews, ProbePlan, ProbeRecord, ProbeReport, ProbeTiming, Probes,
+};
 pub(crate) use root::RootPlan;
 pub(crate) use terminals::is_null;
 pub(crate) use volumes::{
@@ -73,14 +78,16 @@ pub(crate) struct ContainerPlan {
     pub(crate) environment: BTreeMap<String, String>,
     /// It runs beside those that come after it, though it is listed among the init containers.
     pub(crate) is_sidecar: bool,
+    /// What happens after its start.
+    pub(crate) post_start: Option<Hook>,
     /// What happens before it is asked to end.
-    pub(crate) pre_stop: Option<PreStop>,
+    pub(crate) pre_stop: Option<Hook>,
     /// What ends it politely.
     pub(crate) stop_signal: i32,
     /// What its processes are made of.
     pub(crate) process: ProcessPlan,
-    /// A command whose success makes it ready.
-    pub(crate) exec_probe: Option<ExecProbe>,
+    /// How it is found out whether it is well.
+    pub(crate) probes: Probes,
 }
 
 /// What a container's processes are made of, those of probes and of `ambit exec` too.
@@ -134,9 +141,10 @@ pub(crate) struct MountPlan {
     pub(crate) is_read_only: bool,
 }
 
-/// What happens before a container is asked to end; it counts as a part of the pod's grace.
+/// What happens after a container's start, or before it is asked to end. The latter counts as a
+/// part of the pod's grace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PreStop {
+pub(crate) enum Hook {
     /// This command runs to its end, inside the container.
     Exec(Vec<String>),
     /// Nothing, for so long.
@@ -144,30 +152,6 @@ pub(crate) enum PreStop {
         /// How long.
         seconds: u64,
     },
-}
-
-/// A readiness probe that runs inside the pod.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ExecProbe {
-    /// Program and arguments.
-    pub(crate) command: Vec<String>,
-    /// When and how often.
-    pub(crate) timing: ProbeTiming,
-}
-
-/// When a readiness probe runs and how often it must agree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProbeTiming {
-    /// Wait before the first.
-    pub(crate) initial_delay_seconds: u32,
-    /// Between two.
-    pub(crate) period_seconds: u32,
-    /// After which one has failed.
-    pub(crate) timeout_seconds: u32,
-    /// So many successes in a row make ready.
-    pub(crate) success_threshold: u32,
-    /// So many failures in a row make not ready.
-    pub(crate) failure_threshold: u32,
 }
 
 /// What happens when a container ends.
@@ -190,6 +174,8 @@ pub(crate) enum PodRequest {
     Follow,
     /// These are the volumes now: a list of [`VolumePlan`] in sealed memory comes along.
     Volumes,
+    /// A probe that the node asks has news.
+    Probed(ProbeReport),
     /// End every container: politely, then by force, then the pod.
     Terminate {
         /// How long politely.
@@ -208,58 +194,6 @@ pub(crate) struct PodState {
     pub(crate) reason: String,
     /// Why volumes are not as they should be, if they are not.
     pub(crate) volumes_reason: String,
-    /// Its containers; the ready ones are running and their exec probe, if any, says so.
+    /// Its containers.
     pub(crate) containers: Vec<ContainerStatus>,
-}
-
-/// Keeps count of a probe's answers.
-#[derive(Debug)]
-pub(crate) struct ProbeRecord {
-    timing: ProbeTiming,
-    ready: bool,
-    in_a_row: u32,
-}
-
-impl ProbeRecord {
-    /// Not ready until the probe says so.
-    pub(crate) fn new(timing: ProbeTiming) -> Self {
-        Self { timing, ready: false, in_a_row: 0 }
-    }
-
-    /// Takes one answer in and says whether the container counts as ready.
-    pub(crate) fn answer(&mut self, success: bool) -> bool {
-        if success == self.ready {
-            self.in_a_row = 0;
-            return self.ready;
-        }
-        self.in_a_row += 1;
-        let threshold =
-            if success { self.timing.success_threshold } else { self.timing.failure_threshold };
-        if self.in_a_row >= threshold.max(1) {
-            self.ready = success;
-            self.in_a_row = 0;
-        }
-        self.ready
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probes_change_readiness_at_their_thresholds() {
-        let timing = ProbeTiming {
-            initial_delay_seconds: 0,
-            period_seconds: 1,
-            timeout_seconds: 1,
-            success_threshold: 2,
-            failure_threshold: 3,
-        };
-        let mut record = ProbeRecord::new(timing);
-        let answers = [true, false, true, true, false, false, true, false, false, false];
-        let ready: Vec<bool> = answers.iter().map(|answer| record.answer(*answer)).collect();
-        let expected = [false, false, false, true, true, true, true, true, true, false];
-        assert_eq!(ready, expected);
-    }
 }

@@ -88,3 +88,8 @@ pub(crate) fn exit_code(exit: Exit) -> i32 {
         Exit::Signal(signal) => 128 + signal,
     }
 }
+
+/// Waits for the end of a child, which it answers with as a shell counts.
+pub(crate) async fn code_of(ended: &mut oneshot::Receiver<Exit>) -> i32 {
+    ended.await.map_or(-1, exit_code)
+}

@@ -56,7 +56,11 @@ pub struct ContainerStatus {
     pub name: String,
     /// It runs.
     pub running: bool,
-    /// It runs and its probe says so.
+    /// It runs, and its `postStart` has ended: from now on its probes are asked.
+    pub probed: bool,
+    /// Its start is over: its startup probe, if any, has succeeded.
+    pub started: bool,
+    /// It has started and its readiness probe, if any, says so.
     pub ready: bool,
     /// How often it was started again.
     pub restarts: u32,
@@ -64,8 +68,46 @@ pub struct ContainerStatus {
     pub last_exit: Option<i32>,
     /// It has ended twice in a row soon after its start, and has not run for long since.
     pub crash_looping: bool,
-    /// Why it does not run.
+    /// Why it does not run, or is not ready.
     pub reason: String,
+    /// Failures of its probes.
+    #[serde(skip_serializing_if = "Occurrences::are_none")]
+    pub unhealthy: Occurrences,
+    /// How it was ended because of its probes or its `postStart`.
+    #[serde(skip_serializing_if = "Occurrences::are_none")]
+    pub killed: Occurrences,
+    /// How often its `postStart` failed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub post_start_failures: u32,
+    /// How often its `preStop` failed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub pre_stop_failures: u32,
+}
+
+/// What happens to a container again and again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Occurrences {
+    /// How often.
+    pub count: u32,
+    /// What is to be said of the last time.
+    pub message: String,
+}
+
+impl Occurrences {
+    /// It happened.
+    pub(crate) fn add(&mut self, message: String) {
+        self.count = self.count.saturating_add(1);
+        self.message = message;
+    }
+
+    fn are_none(&self) -> bool {
+        self.count == 0
+    }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl ContainerStatus {

@@ -78,6 +78,7 @@ fn container(status: &ContainerStatus, specs: &Value) -> Value {
         "image": image,
         "ready": status.ready,
         "restartCount": status.restarts,
+        "started": status.started,
         "state": state,
     });
     if let Some(exit) = exit.filter(|_| status.restarts > 0) {
@@ -110,7 +111,7 @@ mod tests {
             "unschedulable": false, "crashLooping": true, "created": "", "pid": 1,
             "containers": [
                 {"name": "first", "running": false, "lastExit": 0},
-                {"name": "web", "running": true, "ready": true},
+                {"name": "web", "running": true, "started": true, "ready": true},
                 {"name": "side", "restarts": 2, "lastExit": 3, "crashLooping": true,
                  "reason": "it ended"},
             ],

@@ -33,6 +33,7 @@ mod followed;
 mod gateway;
 mod greed;
 mod habits;
+mod health;
 mod held;
 mod images;
 mod inputs;

@@ -11,14 +11,17 @@ use ambit_manifest::gateway::Position;
 use ambit_manifest::waypoint::SECRETS;
 use ambit_words::labels::{GATEWAY_MANAGED, GATEWAY_NAME};
 use ambit_words::names::{ROOTS, TOKENS};
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, Probe, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, EnvVarSource, LifecycleHandler, Pod, SecurityContext,
+};
 
+use super::probe;
 use super::sources::{Sources, hostname};
 use crate::image::{StoredImage, command_line, expand};
 use crate::layout::LAYER;
 use crate::pod::{
-    ContainerPlan, ExecProbe, GRACE_SECONDS_MAX, PodPlan, PreStop, ProbeTiming, ProcessPlan,
-    RestartPolicy, RootPlan, UserPlan, VolumePlan,
+    ContainerPlan, GRACE_SECONDS_MAX, Hook, PodPlan, Probes, ProcessPlan, RestartPolicy, RootPlan,
+    UserPlan, VolumePlan,
 };
 use crate::registry::Mirror;
 
@@ -98,6 +101,12 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
     let mut containers = build(&spec.containers)?;
     // Only an init container can be one.
     containers.iter_mut().for_each(|container| container.is_sidecar = false);
+    let mut init_containers = build(spec.init_containers.as_deref().unwrap_or_default())?;
+    // One that is none ends by itself, and has neither probes nor hooks.
+    for container in init_containers.iter_mut().filter(|container| !container.is_sidecar) {
+        (container.post_start, container.pre_stop) = (None, None);
+        container.probes = Probes::default();
+    }
     let mut files = builder.files();
     // A host without it has no place for it.
     files.retain(|(path, _)| path != Path::new(HOSTNAME) || path.exists());
@@ -118,7 +127,7 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
             .and_then(|seconds| u64::try_from(seconds).ok())
             .unwrap_or(GRACE_SECONDS)
             .min(GRACE_SECONDS_MAX),
-        init_containers: build(spec.init_containers.as_deref().unwrap_or_default())?,
+        init_containers,
         containers,
         volumes,
     })
@@ -192,13 +201,14 @@ impl Builder<'_> {
         };
         let (command, args) = (expanded(&container.command), expanded(&container.args));
         let signal = stored.and_then(|stored| stored.config.stop_signal.as_deref());
-        let probe = container.readiness_probe.as_ref();
+        let lifecycle = container.lifecycle.as_ref();
         Ok(ContainerPlan {
             name: container.name.clone(),
             command: command_line(image, &command, &args, self.sources.place.images)?,
-            exec_probe: probe.and_then(exec_probe),
+            probes: probe::probes(container),
             is_sidecar: is_sidecar(container),
-            pre_stop: pre_stop(container),
+            post_start: lifecycle.and_then(|it| hook(it.post_start.as_ref()?)),
+            pre_stop: lifecycle.and_then(|it| hook(it.pre_stop.as_ref()?)),
             stop_signal: signal.and_then(signal_number).unwrap_or(SIGTERM),
             process: self.process(container, stored, &environment)?,
             environment: match stored {
@@ -384,30 +394,10 @@ pub(crate) fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-fn pre_stop(container: &Container) -> Option<PreStop> {
-    let handler = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
+fn hook(handler: &LifecycleHandler) -> Option<Hook> {
     let command = handler.exec.as_ref().and_then(|exec| exec.command.clone());
     let sleep = || u64::try_from(handler.sleep.as_ref()?.seconds).ok();
-    command.map(PreStop::Exec).or_else(|| Some(PreStop::Sleep { seconds: sleep()? }))
-}
-
-fn exec_probe(probe: &Probe) -> Option<ExecProbe> {
-    let command = probe.exec.as_ref()?.command.clone().unwrap_or_default();
-    Some(ExecProbe { command, timing: timing(probe) })
-}
-
-/// A probe's timing with Kubernetes' defaults.
-pub(crate) fn timing(probe: &Probe) -> ProbeTiming {
-    let or = |value: Option<i32>, default: u32| {
-        value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default)
-    };
-    ProbeTiming {
-        initial_delay_seconds: or(probe.initial_delay_seconds, 0),
-        period_seconds: or(probe.period_seconds, 10),
-        timeout_seconds: or(probe.timeout_seconds, 1),
-        success_threshold: or(probe.success_threshold, 1),
-        failure_threshold: or(probe.failure_threshold, 3),
-    }
+    command.map(Hook::Exec).or_else(|| Some(Hook::Sleep { seconds: sleep()? }))
 }
 
 #[cfg(test)]
@@ -531,5 +521,19 @@ mod tests {
         ] {
             assert_eq!(signal_number(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn hooks_are_commands_or_pauses() {
+        let lifecycle = json!({
+            "postStart": {"exec": {"command": ["a", "b"]}},
+            "preStop": {"sleep": {"seconds": 3}},
+        });
+        let plan = planned(container(json!({"lifecycle": lifecycle}))).unwrap();
+        assert_eq!(plan.post_start, Some(Hook::Exec(vec!["a".to_owned(), "b".to_owned()])));
+        assert_eq!(plan.pre_stop, Some(Hook::Sleep { seconds: 3 }));
+        let lifecycle = json!({"postStart": {"httpGet": {"port": 80}}});
+        let plan = planned(container(json!({"lifecycle": lifecycle}))).unwrap();
+        assert_eq!((plan.post_start, plan.pre_stop), (None, None));
     }
 }

@@ -26,10 +26,12 @@ use super::launch::{self, LaunchError, Running};
 use super::memory;
 use super::network::{self, NetworkError};
 use super::plan::{self, Place, PlanError, PodName, Version};
-use super::probe::{Answer, NodeProbe};
+use super::probe::NodeProbe;
 use crate::image::ImageMap;
 use crate::logs;
-use crate::pod::{GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodRequest, PodState};
+use crate::pod::{
+    GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodRequest, PodState, ProbeKind, ProbeReport,
+};
 use crate::record::{Record, RecordError};
 use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
 
@@ -45,8 +47,8 @@ const VOLUMES_BACK_OFF_MAX: Duration = Duration::from_secs(120);
 const GOOD_RUN: Duration = Duration::from_secs(10);
 /// How much longer than its grace a pod may take to end before it is killed.
 const END_MARGIN: Duration = Duration::from_secs(3);
-/// Answers of probes that may wait.
-const ANSWERS_MAX: usize = 16;
+/// News of probes that may wait.
+const REPORTS_MAX: usize = 16;
 
 /// What should become of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,10 +124,48 @@ impl Volumes {
 
 /// The probes that are asked from the node.
 struct Probes {
-    tasks: BTreeMap<String, AbortHandle>,
-    ready: BTreeMap<String, bool>,
-    answers: mpsc::Receiver<Answer>,
-    answering: mpsc::Sender<Answer>,
+    /// Those that are being asked, and how often their container had been started again.
+    tasks: BTreeMap<(String, ProbeKind), (u32, AbortHandle)>,
+    /// Since when containers can be asked, and how often they had been started again.
+    since: BTreeMap<String, (u32, Instant)>,
+    reports: mpsc::Receiver<ProbeReport>,
+    reporting: mpsc::Sender<ProbeReport>,
+}
+
+impl Probes {
+    fn new() -> Self {
+        let (reporting, reports) = mpsc::channel(REPORTS_MAX);
+        Self { tasks: BTreeMap::new(), since: BTreeMap::new(), reports, reporting }
+    }
+
+    /// Asks this probe of a container, or none, as its status says.
+    fn set(&mut self, kind: ProbeKind, probe: NodeProbe, status: &ContainerStatus) {
+        let (name, restarts) = (&status.name, status.restarts);
+        let is_due = status.probed && status.started == (kind != ProbeKind::Startup);
+        let key = (name.clone(), kind);
+        let asks = self.tasks.get(&key).map(|(of, _)| *of);
+        if asks == is_due.then_some(restarts) {
+            return;
+        }
+        if let Some((_, task)) = self.tasks.remove(&key) {
+            task.abort();
+        }
+        if is_due {
+            let now = (restarts, Instant::now());
+            let since = self.since.entry(name.clone()).or_insert(now);
+            if since.0 != restarts {
+                *since = now;
+            }
+            let task = probe.run(status.clone(), since.1, self.reporting.clone());
+            self.tasks.insert(key, (restarts, tokio::spawn(task).abort_handle()));
+        }
+    }
+
+    /// Asks none.
+    fn end(&mut self) {
+        std::mem::take(&mut self.tasks).into_values().for_each(|(_, task)| task.abort());
+        self.since.clear();
+    }
 }
 
 impl PodRun {
@@ -143,7 +183,6 @@ impl PodRun {
         if let Some(number) = number {
             context.addresses.adopt(number);
         }
-        let (answering, answers) = mpsc::channel(ANSWERS_MAX);
         let fresh = PodStatus {
             uid: names.uid.clone(),
             node: context.node.clone(),
@@ -156,7 +195,7 @@ impl PodRun {
         Self {
             own_restarts,
             volumes: Volumes::default(),
-            probes: Probes { tasks: BTreeMap::new(), ready: BTreeMap::new(), answers, answering },
+            probes: Probes::new(),
             status: adopted.unwrap_or(fresh),
             written: None,
             context,
@@ -396,9 +435,7 @@ impl PodRun {
                     }
                     self.ask_probes(&state);
                 }
-                Some((container, ready)) = self.probes.answers.recv() => {
-                    self.probes.ready.insert(container, ready);
-                }
+                Some(report) = self.probes.reports.recv() => self.pass_on(report).await,
                 changed = self.wishes.changed() => if changed.is_err() { break },
                 Ok(()) = changes.changed() => self.update_volumes().await,
                 () = retried => self.update_volumes().await,
@@ -409,7 +446,7 @@ impl PodRun {
             }
             self.note(&state);
         }
-        self.ask_probes(&PodState::default());
+        self.probes.end();
         // Gone means gone: its last descriptor is closed a moment before the process is.
         let _ended = timeout(END_MARGIN, process::ended(running.pidfd)).await;
     }
@@ -431,6 +468,14 @@ impl PodRun {
         }
     }
 
+    /// Tells the pod's init what a probe comes to.
+    async fn pass_on(&self, report: ProbeReport) {
+        if let Err(error) = launch::ask(&self.socket(), &PodRequest::Probed(report)).await {
+            let pod = &self.names.name;
+            tracing::warn!(pod, error = error_chain(&error), "cannot pass on what a probe says");
+        }
+    }
+
     /// Starts the node's probes of containers that run, ends those of containers that do not.
     fn ask_probes(&mut self, state: &PodState) {
         let Some(&pod_ip) = self.status.pod_ips.first() else { return };
@@ -438,40 +483,19 @@ impl PodRun {
         let initial = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
         let containers = spec.into_iter().flat_map(|spec| &spec.containers);
         for container in initial.filter(|it| plan::is_sidecar(it)).chain(containers) {
-            let Some(probe) = NodeProbe::of(container, pod_ip) else { continue };
-            let running = state
-                .containers
-                .iter()
-                .any(|status| status.name == container.name && status.running);
-            match (running, self.probes.tasks.contains_key(&container.name)) {
-                (true, false) => {
-                    let answering = self.probes.answering.clone();
-                    let task = tokio::spawn(probe.run(container.name.clone(), answering));
-                    self.probes.tasks.insert(container.name.clone(), task.abort_handle());
-                    self.probes.ready.insert(container.name.clone(), false);
+            let mut statuses = state.containers.iter();
+            let Some(status) = statuses.find(|it| it.name == container.name) else { continue };
+            for kind in ProbeKind::ALL {
+                if let Some(probe) = NodeProbe::of(container, kind, pod_ip) {
+                    self.probes.set(kind, probe, status);
                 }
-                (false, true) => {
-                    self.probes.ready.insert(container.name.clone(), false);
-                    if let Some(task) = self.probes.tasks.remove(&container.name) {
-                        task.abort();
-                    }
-                }
-                _ => {}
             }
         }
     }
 
-    /// Writes what the pod's init and the probes say.
+    /// Writes what the pod's init says.
     fn note(&mut self, state: &PodState) {
-        let mut containers = state.containers.clone();
-        for container in &mut containers {
-            if let Some(&ready) = self.probes.ready.get(&container.name) {
-                container.ready &= ready;
-                if container.running && !ready {
-                    container.reason = "its readiness probe fails".to_owned();
-                }
-            }
-        }
+        let containers = state.containers.clone();
         let ready = state.phase == Phase::Running && self.lasting(&containers).all(|it| it.ready);
         let ending = self.wish() != Wish::Run;
         let first_reason = containers.iter().find(|container| {

@@ -1,26 +1,87 @@
-//! Readiness probes from the node: TCP and HTTP, like the kubelet's.
+//! Probes from the node: TCP and HTTP, like the kubelet's.
 //!
 //! They come from the node's network, not from inside the pod, so the rules of a captured pod see
-//! the same packets as in a cluster. Probes that are commands run inside the pod, by its init.
+//! the same packets as in a cluster. Probes that are commands run inside the pod, by its init. Here
+//! answers are only counted: the init acts on what they come to.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Container;
+use http::{HeaderName, HeaderValue};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::plan::timing;
-use crate::pod::{ProbeRecord, ProbeTiming};
+use crate::pod::{
+    Asked, ProbeKind, ProbeNews, ProbePlan, ProbeRecord, ProbeReport, ProbeTiming, Probes,
+};
+use crate::registry::ContainerStatus;
 
 /// Until a container is ready for the first time it is asked this often: nobody waits a period for
 /// nothing.
 const EAGER_INTERVAL: Duration = Duration::from_millis(200);
 /// As much of an HTTP answer as its status needs.
 const STATUS_LINE_SIZE_BYTES: usize = 64;
+/// What a request says unless the probe says it. An empty value leaves the header out.
+const HEADERS: [(&str, &str); 2] = [("User-Agent", "kube-probe/1.36"), ("Accept", "*/*")];
+
+/// The probes of a container that have an effect.
+pub(crate) fn probes(container: &Container) -> Probes {
+    let plan = |probe: &Option<Probe>| {
+        let probe = probe.as_ref()?;
+        let asked = match &probe.exec {
+            Some(exec) => Asked::Command(exec.command.clone().unwrap_or_default()),
+            None => port(container, probe).map(|_| Asked::Port)?,
+        };
+        let grace = probe.termination_grace_period_seconds;
+        let grace_seconds = grace.and_then(|seconds| u64::try_from(seconds).ok());
+        Some(ProbePlan { asked, timing: timing(probe), grace_seconds })
+    };
+    Probes {
+        startup: plan(&container.startup_probe),
+        liveness: plan(&container.liveness_probe),
+        readiness: plan(&container.readiness_probe),
+    }
+}
+
+/// The port that a probe asks, if the node can ask it.
+fn port(container: &Container, probe: &Probe) -> Option<u16> {
+    let port = match (&probe.tcp_socket, &probe.http_get) {
+        (Some(tcp), _) => &tcp.port,
+        (None, Some(get)) if !is_https(get) => &get.port,
+        _ => return None,
+    };
+    match port {
+        IntOrString::Int(number) => u16::try_from(*number).ok(),
+        IntOrString::String(name) => {
+            let ports = container.ports.iter().flatten();
+            let named = ports.into_iter().find(|port| port.name.as_deref() == Some(name))?;
+            u16::try_from(named.container_port).ok()
+        }
+    }
+}
+
+/// Whether a probe speaks TLS, which the node does not.
+fn is_https(get: &HTTPGetAction) -> bool {
+    get.scheme.as_deref() == Some("HTTPS")
+}
+
+/// A probe's timing with Kubernetes' defaults.
+fn timing(probe: &Probe) -> ProbeTiming {
+    let or = |value: Option<i32>, default: u32| {
+        value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default)
+    };
+    ProbeTiming {
+        initial_delay_seconds: or(probe.initial_delay_seconds, 0),
+        period_seconds: or(probe.period_seconds, 10),
+        timeout_seconds: or(probe.timeout_seconds, 1),
+        success_threshold: or(probe.success_threshold, 1),
+        failure_threshold: or(probe.failure_threshold, 3),
+    }
+}
 
 /// What to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,116 +93,226 @@ enum Question {
 /// A probe of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeProbe {
+    kind: ProbeKind,
     address: SocketAddr,
     question: Question,
     timing: ProbeTiming,
 }
 
-/// The answer of a probe: which container, and whether it is ready now.
-pub(crate) type Answer = (String, bool);
-
 impl NodeProbe {
-    /// The probe of a container, if it has one that is asked from the node.
-    pub(crate) fn of(container: &Container, pod_ip: IpAddr) -> Option<Self> {
-        let probe = container.readiness_probe.as_ref()?;
-        let port = |port: &IntOrString| match port {
-            IntOrString::Int(number) => u16::try_from(*number).ok(),
-            IntOrString::String(name) => {
-                let ports = container.ports.iter().flatten();
-                let named = ports.into_iter().find(|port| port.name.as_deref() == Some(name))?;
-                u16::try_from(named.container_port).ok()
-            }
+    /// The probe of a kind of a container, if it has one that is asked from the node.
+    pub(crate) fn of(container: &Container, kind: ProbeKind, pod_ip: IpAddr) -> Option<Self> {
+        let probe = match kind {
+            ProbeKind::Startup => container.startup_probe.as_ref()?,
+            ProbeKind::Liveness => container.liveness_probe.as_ref()?,
+            ProbeKind::Readiness => container.readiness_probe.as_ref()?,
         };
-        let (port, host, question) = match (&probe.tcp_socket, &probe.http_get) {
-            (Some(tcp), _) => (port(&tcp.port)?, tcp.host.clone(), Question::Connect),
+        let port = port(container, probe)?;
+        let (host, question) = match (&probe.tcp_socket, &probe.http_get) {
+            (Some(tcp), _) => (&tcp.host, Question::Connect),
             (None, Some(get)) => {
                 let headers = get.http_headers.iter().flatten();
                 let headers = headers.map(|header| (header.name.clone(), header.value.clone()));
-                let port = port(&get.port)?;
+                let path = get.path.clone().filter(|path| !path.is_empty());
                 let question = Question::Get {
-                    path: get.path.clone().unwrap_or_else(|| "/".to_owned()),
+                    path: path.unwrap_or_else(|| "/".to_owned()),
                     host: SocketAddr::new(pod_ip, port).to_string(),
                     headers: headers.collect(),
                 };
-                (port, get.host.clone(), question)
+                (&get.host, question)
             }
             (None, None) => return None,
         };
-        let ip = host.and_then(|host| host.parse().ok()).unwrap_or(pod_ip);
-        Some(Self { address: SocketAddr::new(ip, port), question, timing: timing(probe) })
+        let ip = host.as_ref().and_then(|host| host.parse().ok()).unwrap_or(pod_ip);
+        let address = SocketAddr::new(ip, port);
+        Some(Self { kind, address, question, timing: timing(probe) })
     }
 
-    /// Asks for ever, sending each change of the answer.
-    pub(crate) async fn run(self, container: String, answers: mpsc::Sender<Answer>) {
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let limit = seconds(self.timing.timeout_seconds.max(1));
-        let period = seconds(self.timing.period_seconds.max(1));
-        let mut record = ProbeRecord::new(self.timing);
-        let mut ready = false;
-        let mut was_ready = false;
-        sleep(seconds(self.timing.initial_delay_seconds)).await;
+    /// Asks for ever, sending what is new since the container had this status. It could be asked
+    /// since `since`.
+    pub(crate) async fn run(
+        self,
+        status: ContainerStatus,
+        since: Instant,
+        reports: mpsc::Sender<ProbeReport>,
+    ) {
+        let kind = self.kind;
+        let ContainerStatus { name, restarts, ready, .. } = status;
+        let mut record = ProbeRecord::new(kind, self.timing, ready);
+        let mut is_eager = kind == ProbeKind::Readiness && !ready;
+        sleep_until(since + self.timing.initial_delay()).await;
         loop {
-            let success = timeout(limit, self.ask()).await.unwrap_or(false);
-            let now = record.answer(success);
-            if now != ready {
-                ready = now;
-                was_ready |= ready;
-                if answers.send((container.clone(), ready)).await.is_err() {
+            if let Some(news) = record.answer(self.ask().await) {
+                is_eager &= news != ProbeNews::Success;
+                let report = ProbeReport { container: name.clone(), restarts, kind, news };
+                if reports.send(report).await.is_err() {
                     return;
                 }
             }
-            sleep(if was_ready { period } else { period.min(EAGER_INTERVAL) }).await;
+            let period = self.timing.period();
+            sleep(if is_eager { period.min(EAGER_INTERVAL) } else { period }).await;
         }
     }
 
-    async fn ask(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(self.address).await else { return false };
-        match &self.question {
-            Question::Connect => true,
-            Question::Get { path, host, headers } => {
-                let mut request = format!(
-                    "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: kube-probe/1.36\r\n\
-                     Accept: */*\r\nConnection: close\r\n"
-                );
-                for (name, value) in headers {
-                    request += &format!("{name}: {value}\r\n");
+    /// Asks once; the error says what is wrong, as the kubelet does.
+    async fn ask(&self) -> Result<(), String> {
+        let what = match &self.question {
+            Question::Connect => format!("dial tcp {}", self.address),
+            Question::Get { path, .. } => format!("Get \"http://{}{path}\"", self.address),
+        };
+        let connect = async {
+            let stream = TcpStream::connect(self.address).await;
+            stream.map_err(|error| format!("{what}: {error}"))
+        };
+        let limit = self.timing.limit();
+        let answer = async {
+            let stream = connect.await?;
+            match &self.question {
+                Question::Connect => Ok(()),
+                Question::Get { path, host, headers } => {
+                    let request = request(path, host, headers)?;
+                    let answer = first_bytes(stream, &request).await;
+                    check(&answer.map_err(|error| format!("{what}: {error}"))?)
                 }
-                request += "\r\n";
-                if stream.write_all(request.as_bytes()).await.is_err() {
-                    return false;
-                }
-                let mut answer = Vec::new();
-                let mut start = stream.take(STATUS_LINE_SIZE_BYTES as u64);
-                start.read_to_end(&mut answer).await.is_ok() && is_success(&answer)
             }
-        }
+        };
+        let late = |_| Err(format!("{what}: no answer within {}s", limit.as_secs()));
+        timeout(limit, answer).await.unwrap_or_else(late)
     }
 }
 
+/// A request with the probe's own headers, each in place of one that is sent otherwise.
+fn request(path: &str, host: &str, own: &[(String, String)]) -> Result<String, String> {
+    if !path.starts_with('/') || path.contains(|c: char| c.is_control() || c == ' ') {
+        return Err(format!("the path {path:?} cannot be asked for"));
+    }
+    let mut request = format!("GET {path} HTTP/1.1\r\n");
+    let others = [("Host", host), ("Connection", "close")].into_iter().chain(HEADERS);
+    let is_own = |name: &str| own.iter().any(|(it, _)| it.eq_ignore_ascii_case(name));
+    let others = others.filter(|(name, _)| !is_own(name));
+    let own = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    for (name, value) in others.chain(own).filter(|(_, value)| !value.is_empty()) {
+        if name.parse::<HeaderName>().is_err() || HeaderValue::from_str(value).is_err() {
+            return Err(format!("the header {name:?} cannot be sent"));
+        }
+        request += &format!("{name}: {value}\r\n");
+    }
+    Ok(request + "\r\n")
+}
+
+/// The beginning of an answer.
+async fn first_bytes(mut stream: TcpStream, request: &str) -> std::io::Result<Vec<u8>> {
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(STATUS_LINE_SIZE_BYTES as u64).read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
 /// Whether the status of an HTTP answer counts as success: 200 to 399.
-fn is_success(answer: &[u8]) -> bool {
+fn check(answer: &[u8]) -> Result<(), String> {
     let mut words = answer.split(|byte| *byte == b' ');
-    let version = words.next().is_some_and(|word| word.starts_with(b"HTTP/1."));
+    let is_http = words.next().is_some_and(|word| word.starts_with(b"HTTP/1."));
     let status = words.next().and_then(|word| word.get(..3));
     let status = status.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u16>().ok());
-    version && status.is_some_and(|status| (200..400).contains(&status))
+    match status.filter(|_| is_http) {
+        Some(200..400) => Ok(()),
+        Some(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
+        None => Err("the answer is not HTTP".to_owned()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]
     fn statuses_below_400_are_success() {
         for (answer, expected) in [
-            ("HTTP/1.1 200 OK\r\n", true),
-            ("HTTP/1.0 302\r\n", true),
-            ("HTTP/1.1 404 Not Found\r\n", false),
-            ("HTTP/1.1 500\r\n", false),
-            ("SSH-2.0-x 200 \r\n", false),
-            ("", false),
+            ("HTTP/1.1 200 OK\r\n", ""),
+            ("HTTP/1.0 302\r\n", ""),
+            ("HTTP/1.1 404 Not Found\r\n", "HTTP probe failed with statuscode: 404"),
+            ("HTTP/1.1 500\r\n", "HTTP probe failed with statuscode: 500"),
+            ("SSH-2.0-x 200 \r\n", "the answer is not HTTP"),
+            ("", "the answer is not HTTP"),
         ] {
-            assert_eq!(is_success(answer.as_bytes()), expected, "{answer:?}");
+            assert_eq!(check(answer.as_bytes()).err().unwrap_or_default(), expected, "{answer:?}");
         }
+    }
+
+    #[test]
+    fn headers_of_a_probe_replace_the_usual_ones() {
+        let own = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+            all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let lines = |all: &[(&str, &str)]| request("/a?b", "10.0.0.1:80", &own(all));
+        assert_eq!(
+            lines(&[]).unwrap(),
+            "GET /a?b HTTP/1.1\r\nHost: 10.0.0.1:80\r\nConnection: close\r\n\
+             User-Agent: kube-probe/1.36\r\nAccept: */*\r\n\r\n"
+        );
+        assert_eq!(
+            lines(&[("host", "web"), ("Accept", ""), ("X-A", "1")]).unwrap(),
+            "GET /a?b HTTP/1.1\r\nConnection: close\r\nUser-Agent: kube-probe/1.36\r\n\
+             host: web\r\nX-A: 1\r\n\r\n"
+        );
+        for (bad, name) in [(("X-A", "1\r\nx: y"), "X-A"), (("a b", "1"), "a b")] {
+            let expected = format!("the header {name:?} cannot be sent");
+            assert_eq!(lines(&[bad]).unwrap_err(), expected);
+        }
+        for bad in ["/a b", "/\r\n", "a"] {
+            assert!(request(bad, "h", &[]).unwrap_err().contains("cannot be asked for"), "{bad}");
+        }
+    }
+
+    fn container(probe: Value) -> Container {
+        serde_json::from_value(json!({
+            "name": "c", "ports": [{"name": "web", "containerPort": 8080}],
+            "livenessProbe": probe,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn probes_are_asked_where_they_say() {
+        let address = |probe: Value| {
+            let container = container(probe);
+            let pod_ip = "10.0.0.1".parse().unwrap();
+            let planned = probes(&container).liveness.map(|plan| plan.asked);
+            let probe = NodeProbe::of(&container, ProbeKind::Liveness, pod_ip);
+            assert_eq!(planned == Some(Asked::Port), probe.is_some());
+            probe.map(|probe| probe.address.to_string())
+        };
+        for (probe, expected) in [
+            (json!({"tcpSocket": {"port": 80}}), Some("10.0.0.1:80")),
+            (json!({"tcpSocket": {"port": "web"}}), Some("10.0.0.1:8080")),
+            (json!({"httpGet": {"port": "web", "host": "10.0.0.2"}}), Some("10.0.0.2:8080")),
+            (json!({"httpGet": {"port": "other"}}), None),
+            (json!({"httpGet": {"port": 80, "scheme": "HTTPS"}}), None),
+            (json!({"grpc": {"port": 80}}), None),
+            (json!({"exec": {"command": ["a"]}}), None),
+        ] {
+            assert_eq!(address(probe.clone()).as_deref(), expected, "{probe}");
+        }
+    }
+
+    #[test]
+    fn timing_is_as_written_or_kubernetes_own() {
+        let plan = |more: Value| {
+            let mut probe = json!({"exec": {"command": ["a"]}});
+            probe.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            probes(&container(probe)).liveness.unwrap()
+        };
+        let usual = plan(json!({}));
+        assert_eq!(usual.asked, Asked::Command(vec!["a".to_owned()]));
+        assert_eq!(usual.grace_seconds, None);
+        let ProbeTiming { initial_delay_seconds, period_seconds, timeout_seconds, .. } =
+            usual.timing;
+        assert_eq!([initial_delay_seconds, period_seconds, timeout_seconds], [0, 10, 1]);
+        let ProbeTiming { success_threshold, failure_threshold, .. } = usual.timing;
+        assert_eq!([success_threshold, failure_threshold], [1, 3]);
+        let written = plan(json!({"periodSeconds": 2, "terminationGracePeriodSeconds": 4}));
+        assert_eq!((written.timing.period_seconds, written.grace_seconds), (2, Some(4)));
     }
 }

@@ -41,10 +41,12 @@ const CONTAINER: &[&str] = &[
     "image",
     "imagePullPolicy",
     "lifecycle",
+    "livenessProbe",
     "name",
     "ports",
     "readinessProbe",
     "securityContext",
+    "startupProbe",
     "terminationMessagePath",
     "terminationMessagePolicy",
     "volumeMounts",
@@ -53,9 +55,9 @@ const CONTAINER: &[&str] = &[
 
 /// Likewise of an init container alone: `Always` makes it a sidecar.
 const RESTART_POLICY: &str = "restartPolicy";
-/// Likewise of a lifecycle, and of what comes before the end.
-const LIFECYCLE: &[&str] = &["preStop"];
-const PRE_STOP: &[&str] = &["exec", "sleep"];
+/// Likewise of a lifecycle, and of each of its two hooks.
+const LIFECYCLE: &[&str] = &["postStart", "preStop"];
+const HOOK: &[&str] = &["exec", "sleep"];
 
 /// Likewise of a volume, and of the sources of a projected one.
 const VOLUME: &[&str] =
@@ -77,7 +79,9 @@ const SECURITY: &[&str] = &[
     "supplementalGroups",
 ];
 
-/// Likewise of a readiness probe.
+/// The probes of a container.
+const PROBES: &[&str] = &["startupProbe", "livenessProbe", "readinessProbe"];
+/// Likewise of a probe.
 const PROBE: &[&str] = &[
     "exec",
     "failureThreshold",
@@ -86,6 +90,7 @@ const PROBE: &[&str] = &[
     "periodSeconds",
     "successThreshold",
     "tcpSocket",
+    "terminationGracePeriodSeconds",
     "timeoutSeconds",
 ];
 
@@ -111,14 +116,20 @@ pub(crate) fn without_effect(spec: &Value, prefix: &str) -> Vec<String> {
             if let Some(lifecycle) = container.get("lifecycle") {
                 let path = format!("{path}.lifecycle");
                 unknown(lifecycle, LIFECYCLE, &path, &mut found);
-                unknown(&lifecycle["preStop"], PRE_STOP, &format!("{path}.preStop"), &mut found);
+                for hook in LIFECYCLE {
+                    unknown(&lifecycle[*hook], HOOK, &format!("{path}.{hook}"), &mut found);
+                }
             }
             security(container, &path, &mut found);
             for (index, mount) in list_of(container, "volumeMounts").enumerate() {
                 unknown(mount, MOUNT, &format!("{path}.volumeMounts[{index}]"), &mut found);
             }
-            if let Some(probe) = container.get("readinessProbe") {
-                unknown(probe, PROBE, &format!("{path}.readinessProbe"), &mut found);
+            for (field, probe) in PROBES.iter().filter_map(|it| Some((it, container.get(*it)?))) {
+                unknown(probe, PROBE, &format!("{path}.{field}"), &mut found);
+                // The node speaks no TLS: such a probe is not asked.
+                if probe["httpGet"]["scheme"] == "HTTPS" {
+                    found.push(format!("{path}.{field} (over HTTPS)"));
+                }
             }
         }
     }
@@ -167,10 +178,12 @@ mod tests {
             "containers": [{
                 "restartPolicy": "Never",
                 "lifecycle": {
-                    "postStart": {"exec": {"command": ["a"]}},
+                    "postStart": {"exec": {"command": ["a"]}, "tcpSocket": {"port": 1}},
                     "preStop": {"httpGet": {"port": 1}, "sleep": {"seconds": 1}},
                 },
                 "name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}},
+                "startupProbe": {"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": 1},
+                "livenessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
                 "readinessProbe": {"grpc": {"port": 1}},
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
             }],
@@ -180,8 +193,9 @@ mod tests {
         assert_eq!(
             found,
             [
-                "spec.containers[0].lifecycle.postStart",
+                "spec.containers[0].lifecycle.postStart.tcpSocket",
                 "spec.containers[0].lifecycle.preStop.httpGet",
+                "spec.containers[0].livenessProbe (over HTTPS)",
                 "spec.containers[0].readinessProbe.grpc",
                 "spec.containers[0].resources",
                 "spec.containers[0].restartPolicy",

@@ -338,6 +338,16 @@ impl Process {
     }
 }
 
+/// Ends a command when nobody waits for it any more.
+#[derive(Debug)]
+pub(crate) struct Attended(pub(crate) Process);
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        self.0.signal(Signal::Kill);
+    }
+}
+
 /// A file tree that a container does not share with the pod.
 #[derive(Debug)]
 pub(crate) struct OwnTree {

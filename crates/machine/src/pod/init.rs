@@ -20,28 +20,29 @@ use ambit_log::{LineFormat, LogFormat};
 use ambit_net::memfd::Sealed;
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
 use ambit_net::sys::mount;
-use ambit_net::sys::process::{self, Signal};
+use ambit_net::sys::process::{self, Exit, Signal};
 use anyhow::Context;
 use futures::future::join_all;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::container::{self, OwnTree, Process, Stage, Started, Streams};
+use super::container::{self, Attended, OwnTree, Process, Stage, Started, Streams};
 use super::exec;
+use super::health::{self, Ailment};
 use super::terminals::{Terminals, is_null};
 use super::volumes::{self, VolumePlan};
 use super::{
-    ContainerPlan, ExecProbe, GRACE_SECONDS_MAX, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest,
-    PodState, PreStop, ProbeRecord, RestartPolicy,
+    ContainerPlan, GRACE_SECONDS_MAX, Hook, PACKET_SIZE_MAX_BYTES, PodPlan, PodRequest, PodState,
+    ProbeReport, RestartPolicy,
 };
 use super::{isolation, leftovers};
 use crate::layout::{LAYER, SOCKET_NAME};
 use crate::logs::LogFile;
-use crate::reaper::{Reaper, exit_code};
+use crate::reaper::{Reaper, code_of};
 use crate::registry::{ContainerStatus, Phase};
 
 /// Wait before the second restart in a row; the first comes at once.
@@ -52,8 +53,9 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 const GOOD_RUN: Duration = Duration::from_secs(10);
 /// How long the pod runner may take to come to a pod that it started.
 const RUNNER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A preStop command never takes longer; the pod's grace mostly ends before.
-const PRE_STOP_MAX: Duration = Duration::from_secs(3600);
+/// The command of a hook never takes longer; before a container's end the pod's grace mostly ends
+/// first.
+const HOOK_MAX: Duration = Duration::from_secs(3600);
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
@@ -104,6 +106,18 @@ struct Running {
     is_program: bool,
     /// The program's file tree, if it does not share that of the pod.
     tree: Option<Arc<OwnTree>>,
+    /// It is being ended politely.
+    is_stopping: bool,
+    /// Takes the news of its probes.
+    reports: mpsc::Sender<ProbeReport>,
+}
+
+/// How a run of a container ended.
+struct End {
+    /// As a shell counts.
+    exit: i32,
+    /// The pod ended it because it was not well.
+    was_unwell: bool,
 }
 
 async fn live(plan: PodPlan) -> anyhow::Result<()> {
@@ -220,11 +234,11 @@ impl Pod {
         });
     }
 
-    /// Waits until a container runs; whether it does, or the pod ends.
+    /// Waits until a container has started; whether it has, or the pod ends.
     async fn has_started(&self, name: &str) -> bool {
         let mut changes = self.state.subscribe();
         let runs = |state: &PodState| {
-            state.containers.iter().any(|status| status.name == name && status.running)
+            state.containers.iter().any(|status| status.name == name && status.started)
         };
         let mut terminating = self.terminating.subscribe();
         tokio::select! {
@@ -276,8 +290,8 @@ impl Pod {
                 return false;
             }
             let started = Instant::now();
-            let exit = self.run_once(plan).await;
-            match self.next(plan, exit, is_init) {
+            let end = self.run_once(plan).await;
+            match self.next(plan, &end, is_init) {
                 Next::Done { success } => {
                     self.note_container(&plan.name, |status| status.crash_looping = false);
                     return success;
@@ -296,58 +310,124 @@ impl Pod {
         }
     }
 
-    fn next(&self, plan: &ContainerPlan, exit: i32, is_init: bool) -> Next {
-        let success = exit == 0;
+    fn next(&self, plan: &ContainerPlan, end: &End, is_init: bool) -> Next {
+        let success = end.exit == 0;
         match self.plan.restart {
             _ if self.is_ending(plan) => Next::Done { success },
             _ if plan.is_sidecar => Next::Again,
             RestartPolicy::Always if is_init && success => Next::Done { success },
             RestartPolicy::Always => Next::Again,
-            RestartPolicy::OnFailure if !success => Next::Again,
+            RestartPolicy::OnFailure if !success || end.was_unwell => Next::Again,
             RestartPolicy::OnFailure | RestartPolicy::Never => Next::Done { success },
         }
     }
 
-    /// Starts a container and waits for its end; the answer is its exit as a shell counts.
-    async fn run_once(&self, plan: &ContainerPlan) -> i32 {
-        let (exit, complaint) = match self.start(plan) {
-            Ok(started) => {
-                let process = started.process.clone();
-                let ended = self.reaper.end_of(process.pid);
-                let launching = Running { process, is_program: false, tree: None };
-                self.running_now().insert(plan.name.clone(), launching.clone());
-                let launched = started.launched().await;
-                let (tree, complaint) = match launched {
-                    Ok(tree) => (tree.map(Arc::new), None),
-                    Err(reason) => (None, Some(reason)),
-                };
-                if complaint.is_none() {
-                    let running = Running { is_program: true, tree: tree.clone(), ..launching };
-                    self.note_running(plan, running);
-                }
-                let probe = plan.exec_probe.as_ref();
-                let exit = tokio::select! {
-                    exit = ended => exit.map_or(-1, exit_code),
-                    () = self.probe(plan, probe) => unreachable!("a probe goes on for ever"),
-                    () = self.prove(plan) => unreachable!("it waits for the end"),
-                };
-                let ended = self.running_now().remove(&plan.name);
-                self.end_leftovers(plan, ended, tree).await;
-                (exit, complaint)
-            }
+    /// Starts a container and waits for its end.
+    async fn run_once(&self, plan: &ContainerPlan) -> End {
+        let (end, complaint) = match self.start(plan) {
+            Ok(started) => self.see_through(plan, started).await,
             Err(error) => {
                 let (pod, container) = (&self.plan.logs.1, &plan.name);
                 tracing::error!(pod, container, %error, "cannot start a container");
-                (-1, Some(format!("{error:#}")))
+                (End { exit: -1, was_unwell: false }, Some(format!("{error:#}")))
             }
         };
         self.note_container(&plan.name, |status| {
-            status.running = false;
-            status.ready = false;
-            status.last_exit = Some(exit);
-            status.reason = complaint.unwrap_or_else(|| format!("exited with {exit}"));
+            (status.running, status.probed) = (false, false);
+            (status.started, status.ready) = (false, false);
+            status.last_exit = Some(end.exit);
+            status.reason = complaint.unwrap_or_else(|| format!("exited with {}", end.exit));
         });
-        exit
+        end
+    }
+
+    /// Waits for the end of a container whose launcher runs; also answers with why that did not
+    /// become the program.
+    async fn see_through(&self, plan: &ContainerPlan, started: Started) -> (End, Option<String>) {
+        let process = started.process.clone();
+        let mut ended = self.reaper.end_of(process.pid);
+        let (reports, mut news) = mpsc::channel(health::REPORTS_MAX);
+        let launching =
+            Running { process, is_program: false, tree: None, is_stopping: false, reports };
+        self.running_now().insert(plan.name.clone(), launching.clone());
+        let (tree, complaint) = match started.launched().await {
+            Ok(tree) => (tree.map(Arc::new), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let end = if complaint.is_none() {
+            let running = Running { is_program: true, tree: tree.clone(), ..launching };
+            self.note_running(plan, running);
+            self.attend(plan, &mut ended, &mut news).await
+        } else {
+            End { exit: code_of(&mut ended).await, was_unwell: false }
+        };
+        let ended = self.running_now().remove(&plan.name);
+        self.end_leftovers(plan, ended, tree).await;
+        (end, complaint)
+    }
+
+    /// Waits for the end of a container that runs. If it turns out not to be well, asks it to end,
+    /// and in the end makes it.
+    async fn attend(
+        &self,
+        plan: &ContainerPlan,
+        ended: &mut oneshot::Receiver<Exit>,
+        news: &mut mpsc::Receiver<ProbeReport>,
+    ) -> End {
+        let note = |change: &dyn Fn(&mut ContainerStatus)| self.note_container(&plan.name, change);
+        let watched = async {
+            if self.run_hook(plan, plan.post_start.as_ref()).await {
+                let run = |command, limit| self.run_beside(plan, command, limit);
+                health::until_unwell(&plan.probes, run, note, news).await
+            } else {
+                Ailment::PostStart
+            }
+        };
+        let ailment = tokio::select! {
+            exit = code_of(ended) => return End { exit, was_unwell: false },
+            ailment = watched => ailment,
+            () = self.prove(plan) => unreachable!("it waits for the end"),
+        };
+        if self.is_ending(plan) {
+            return End { exit: code_of(ended).await, was_unwell: false };
+        }
+        let is_last = self.plan.restart == RestartPolicy::Never && !plan.is_sidecar;
+        self.note_container(&plan.name, |status| ailment.note(status, is_last));
+        let grace = ailment.grace_seconds(&plan.probes).unwrap_or(self.plan.grace_seconds);
+        let grace = Duration::from_secs(grace.min(GRACE_SECONDS_MAX));
+        let polite = async {
+            self.stop(plan).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            exit = code_of(ended) => return End { exit, was_unwell: true },
+            _late = timeout(grace, polite) => {}
+        }
+        self.signal(plan, Signal::Kill);
+        End { exit: code_of(ended).await, was_unwell: true }
+    }
+
+    /// Runs a hook to its end; whether it went well. None always does.
+    async fn run_hook(&self, plan: &ContainerPlan, hook: Option<&Hook>) -> bool {
+        match hook {
+            Some(Hook::Exec(command)) => match self.run_beside(plan, command, HOOK_MAX).await {
+                Ok(Ok(())) => true,
+                Ok(Err(error)) => self.say_of_hook(plan, &error),
+                Err(error) => self.say_of_hook(plan, &error.to_string()),
+            },
+            Some(Hook::Sleep { seconds }) => {
+                sleep(Duration::from_secs(*seconds)).await;
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Logs that a hook went wrong, which it answers.
+    fn say_of_hook(&self, plan: &ContainerPlan, error: &str) -> bool {
+        let (pod, container) = (&self.plan.logs.1, &plan.name);
+        tracing::warn!(pod, container, error, "a lifecycle hook failed");
+        false
     }
 
     /// Ends what a container left behind.
@@ -384,8 +464,8 @@ impl Pod {
         self.running_now().insert(plan.name.clone(), running);
         self.note_container(&plan.name, |status| {
             status.running = true;
-            status.ready = plan.exec_probe.is_none();
-            status.reason.clear();
+            let hook = if plan.post_start.is_some() { "its postStart hook runs" } else { "" };
+            hook.clone_into(&mut status.reason);
         });
     }
 
@@ -451,51 +531,27 @@ impl Pod {
         std::future::pending().await
     }
 
-    /// Asks a probe for ever.
-    async fn probe(&self, plan: &ContainerPlan, probe: Option<&ExecProbe>) {
-        let Some(probe) = probe else { return std::future::pending().await };
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let mut record = ProbeRecord::new(probe.timing);
-        sleep(seconds(probe.timing.initial_delay_seconds)).await;
-        loop {
-            let success = self.probe_once(plan, probe).await;
-            let ready = record.answer(success);
-            self.note_container(&plan.name, |status| {
-                status.ready = ready;
-                status.reason =
-                    if ready { String::new() } else { "its readiness probe fails".to_owned() };
-            });
-            sleep(seconds(probe.timing.period_seconds.max(1))).await;
-        }
-    }
-
-    async fn probe_once(&self, plan: &ContainerPlan, probe: &ExecProbe) -> bool {
-        let limit = Duration::from_secs(probe.timing.timeout_seconds.max(1).into());
-        match self.run_beside(plan, &probe.command, limit).await {
-            Ok(success) => success,
-            Err(error) => {
-                let (pod, container) = (&self.plan.logs.1, &plan.name);
-                tracing::warn!(pod, container, %error, "cannot start a readiness probe");
-                false
-            }
-        }
-    }
-
-    /// Runs a command in a container, unheard; whether it ended well, and within its time.
+    /// Runs a command in a container, unheard. The answer is how it ended, or that it took too
+    /// long; the error is that it cannot be started.
     async fn run_beside(
         &self,
         plan: &ContainerPlan,
         command: &[String],
         limit: Duration,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Result<(), String>> {
         let (output, error) = (self.stage.nowhere()?, self.stage.nowhere()?);
         let streams = Streams { input: None, output, error };
         let started = self.start_beside(plan, command, &BTreeMap::new(), streams)?;
-        let Ok(exit) = timeout(limit, self.reaper.end_of(started.process.pid)).await else {
-            started.process.signal(Signal::Kill);
-            return Ok(false);
-        };
-        Ok(exit.is_ok_and(|exit| exit_code(exit) == 0))
+        let mut ended = self.reaper.end_of(started.process.pid);
+        let _attended = Attended(started.process.clone());
+        let program = command.first().map(String::as_str).unwrap_or_default();
+        Ok(match timeout(limit, code_of(&mut ended)).await {
+            Ok(0) => Ok(()),
+            Ok(exit) => Err(format!("command {program:?} exited with {exit}")),
+            Err(_elapsed) => {
+                Err(format!("command {program:?} timed out after {}s", limit.as_secs()))
+            }
+        })
     }
 
     fn running_now(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Running>> {
@@ -530,6 +586,7 @@ impl Pod {
         match serde_json::from_slice(&buffer[..packet.length]) {
             Ok(PodRequest::Follow) => self.tell(&connection).await,
             Ok(PodRequest::Volumes) => self.update_volumes(packet.fds),
+            Ok(PodRequest::Probed(report)) => self.take_report(report).await,
             Ok(PodRequest::Terminate { grace_seconds }) => {
                 self.terminate(Duration::from_secs(grace_seconds)).await;
             }
@@ -543,6 +600,19 @@ impl Pod {
                 exec::serve(message, packet.fds, &containers, reaper, start).await;
             }
             Err(error) => tracing::warn!(pod = self.plan.logs.1, %error, "a request that is none"),
+        }
+    }
+
+    /// Passes on what the node heard, unless it is of a run of the container that is over.
+    async fn take_report(&self, report: ProbeReport) {
+        let is_now =
+            self.state.borrow().containers.iter().any(|status| {
+                status.name == report.container && status.restarts == report.restarts
+            });
+        let running = self.running_now().get(&report.container).cloned();
+        if let Some(running) = running.filter(|_| is_now) {
+            // It may have ended meanwhile.
+            let _gone = running.reports.send(report).await;
         }
     }
 
@@ -608,24 +678,14 @@ impl Pod {
     }
 
     /// Does what comes before the end of a container, and asks it to end. One that does not run
-    /// has no end to come.
+    /// has no end to come, and one that is asked already needs no other.
     async fn stop(&self, plan: &ContainerPlan) {
-        if !self.running_now().contains_key(&plan.name) {
-            return;
+        match self.running_now().get_mut(&plan.name) {
+            Some(running) if !running.is_stopping => running.is_stopping = true,
+            _ => return,
         }
-        match &plan.pre_stop {
-            Some(PreStop::Exec(command)) => {
-                let ran = self.run_beside(plan, command, PRE_STOP_MAX).await;
-                if !ran.is_ok_and(|success| success) {
-                    tracing::warn!(
-                        pod = self.plan.logs.1,
-                        container = plan.name,
-                        "its preStop command failed"
-                    );
-                }
-            }
-            Some(PreStop::Sleep { seconds }) => sleep(Duration::from_secs(*seconds)).await,
-            None => {}
+        if !self.run_hook(plan, plan.pre_stop.as_ref()).await {
+            self.note_container(&plan.name, |status| status.pre_stop_failures += 1);
         }
         self.signal(plan, Signal::Number(plan.stop_signal));
     }

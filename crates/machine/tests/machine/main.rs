@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test without the harness is not known to be one")]
 
+mod health;
 mod images;
 mod lab;
 mod sidecars;
@@ -54,6 +55,10 @@ const CASES: &[(&str, Case)] = &[
     }),
     ("volumes_change_alone", || volumes::a_bad_volume_stops_no_other().boxed_local()),
     ("no_process_escapes", || volumes::nothing_outlives_the_only_container().boxed_local()),
+    ("probes_end_what_is_not_well", || health::probes_end_what_is_not_well().boxed_local()),
+    ("hooks_belong_to_a_containers_life", || {
+        health::hooks_belong_to_a_containers_life().boxed_local()
+    }),
     ("readiness_is_what_probes_say", || readiness_is_what_probes_say().boxed_local()),
     ("services_lead_to_ready_endpoints", || services_lead_to_ready_endpoints().boxed_local()),
     ("cluster_dns_answers", || cluster_dns_answers().boxed_local()),

@@ -42,20 +42,41 @@ pub(crate) fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
     }
     let mut names_seen = BTreeSet::new();
     let lists = [
-        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
-        ("containers", &spec.containers),
+        ("initContainers", spec.init_containers.as_deref().unwrap_or_default(), true),
+        ("containers", spec.containers.as_slice(), false),
     ];
-    let containers = lists.iter().flat_map(|(list, containers)| {
+    let containers = lists.iter().flat_map(|(list, containers, is_init)| {
         let at = at.field(list);
-        containers.iter().enumerate().map(move |(index, it)| (at.index(index), it))
+        containers.iter().enumerate().map(move |(index, it)| (at.index(index), it, *is_init))
     });
-    for (at, container) in containers {
+    for (at, container, is_init) in containers {
         self::container(container, &at, issues);
+        if is_init && container.restart_policy.as_deref() != Some("Always") {
+            ends_by_itself(container, &at, issues);
+        }
         if !names_seen.insert(&container.name) {
             issues.error(
                 &at.field("name"),
                 format!("two containers are called `{}`", container.name),
                 "give each container its own name",
+            );
+        }
+    }
+}
+
+/// An init container that is no sidecar has nothing that belongs to one that goes on.
+fn ends_by_itself(container: &Container, at: &Path, issues: &mut Issues) {
+    for (field, is_set) in [
+        ("livenessProbe", container.liveness_probe.is_some()),
+        ("readinessProbe", container.readiness_probe.is_some()),
+        ("startupProbe", container.startup_probe.is_some()),
+        ("lifecycle", container.lifecycle.is_some()),
+    ] {
+        if is_set {
+            issues.error(
+                &at.field(field),
+                "may not be set for init containers without restartPolicy=Always",
+                "remove it, or make the container a sidecar with `restartPolicy: Always`",
             );
         }
     }
@@ -87,7 +108,9 @@ fn container(container: &Container, at: &Path, issues: &mut Issues) {
     ];
     for (field, probe) in probes {
         if let Some(probe) = probe {
-            self::probe(probe, ports, &at.field(field), issues);
+            let at = at.field(field);
+            self::probe(probe, ports, &at, issues);
+            probe_numbers(probe, field == "readinessProbe", &at, issues);
         }
     }
 }
@@ -155,6 +178,41 @@ fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues)
                     );
                 }
             }
+        }
+    }
+}
+
+/// The numbers of a probe. As in Kubernetes, 0 stands for a field that is left out, except where it
+/// means something.
+fn probe_numbers(probe: &Probe, is_readiness: bool, at: &Path, issues: &mut Issues) {
+    for (field, value) in [
+        ("initialDelaySeconds", probe.initial_delay_seconds),
+        ("periodSeconds", probe.period_seconds),
+        ("timeoutSeconds", probe.timeout_seconds),
+        ("successThreshold", probe.success_threshold),
+        ("failureThreshold", probe.failure_threshold),
+    ] {
+        if let Some(value) = value.filter(|value| *value < 0) {
+            let what = format!("{value} is negative");
+            issues.error(&at.field(field), what, "write 0 or a positive number");
+        }
+    }
+    let threshold = probe.success_threshold.filter(|threshold| *threshold > 1);
+    if let Some(threshold) = threshold.filter(|_| !is_readiness) {
+        issues.error(
+            &at.field("successThreshold"),
+            format!("is {threshold}, and must be 1 for a liveness or startup probe"),
+            "remove it",
+        );
+    }
+    if let Some(seconds) = probe.termination_grace_period_seconds {
+        let at = at.field("terminationGracePeriodSeconds");
+        if is_readiness {
+            let what = "must not be set for a readiness probe, which ends nothing";
+            issues.error(&at, what, "remove it");
+        } else if seconds < 1 {
+            let what = format!("{seconds} is less than a second");
+            issues.error(&at, what, "write 1 or more, or remove it");
         }
     }
 }
