@@ -11,7 +11,7 @@ use futures::future::join_all;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Asked, ProbeKind, ProbeNews, ProbePlan, ProbeRecord, ProbeReport, Probes};
+use super::probes::{Asked, ProbeKind, ProbeNews, ProbePlan, ProbeRecord, ProbeReport, Probes};
 use crate::registry::ContainerStatus;
 
 /// News of a container's probes that may wait.
@@ -188,7 +188,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::pod::ProbeTiming;
+    use crate::pod::probes::ProbeTiming;
 
     fn probe(asked: Asked, failure_threshold: u32) -> Option<ProbePlan> {
         let timing = ProbeTiming {

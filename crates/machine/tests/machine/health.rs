@@ -141,3 +141,43 @@ pub(crate) async fn hooks_belong_to_a_containers_life() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     lab.down().await;
 }
+
+pub(crate) async fn readiness_is_what_probes_say() {
+    let lab = Lab::up("probes", 1).await;
+    let probed = |name: &str, probe: Value| {
+        let mut pod = pod(name, &[]);
+        pod["spec"]["containers"] = json!([{
+            "name": "c", "image": "busybox",
+            "command": ["ambit", "sample", "echo", "--listen", "[::]:8000"],
+            "ports": [{"name": "web", "containerPort": 8000}],
+            "readinessProbe": probe,
+        }]);
+        pod
+    };
+    let quick = |mut probe: Value| {
+        probe["periodSeconds"] = json!(1);
+        probe["failureThreshold"] = json!(1);
+        probe
+    };
+    lab.apply(vec![
+        probed("tcp", quick(json!({"tcpSocket": {"port": "web"}}))),
+        probed("http", quick(json!({"httpGet": {"port": 8000, "path": "/?size=5"}}))),
+        probed("command", quick(json!({"exec": {"command": ["test", "-e", "/tmp/good"]}}))),
+        probed("wrong", quick(json!({"tcpSocket": {"port": 8001}}))),
+    ])
+    .await;
+    let ready = async |name: &str| {
+        let pods = lab.client.pods().await.unwrap();
+        pods.iter().any(|pod| pod.name == name && pod.ready)
+    };
+    lab.until("tcp and http answer", async || ready("tcp").await && ready("http").await).await;
+    assert!(!ready("command").await && !ready("wrong").await);
+    lab.sh("command", "touch /tmp/good");
+    lab.until("the command succeeds", async || ready("command").await).await;
+    lab.sh("command", "rm /tmp/good");
+    lab.until("the command fails", async || !ready("command").await).await;
+    let pods = lab.client.pods().await.unwrap();
+    let wrong = pods.iter().find(|pod| pod.name == "wrong").unwrap();
+    assert!(wrong.reason.contains("readiness probe"), "{}", wrong.reason);
+    lab.down().await;
+}
