@@ -49,6 +49,8 @@ const GOOD_RUN: Duration = Duration::from_secs(10);
 const END_MARGIN: Duration = Duration::from_secs(3);
 /// News of probes that may wait.
 const REPORTS_MAX: usize = 16;
+/// When a probe is asked again whose report could not be passed on.
+const REPORT_AGAIN: Duration = Duration::from_secs(1);
 
 /// What should become of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,10 +163,19 @@ impl Probes {
         }
     }
 
-    /// Asks none.
+    /// Asks anew, in a moment: what this report says was not heard.
+    fn forget(&mut self, report: &ProbeReport) {
+        let key = (report.container.clone(), report.kind);
+        if let Some((_, task)) = self.tasks.remove(&key) {
+            task.abort();
+        }
+        self.since.insert(key.0, (report.restarts, Instant::now() + REPORT_AGAIN));
+    }
+
+    /// Asks none, and forgets what was said of this init's containers.
     fn end(&mut self) {
         std::mem::take(&mut self.tasks).into_values().for_each(|(_, task)| task.abort());
-        self.since.clear();
+        *self = Self::new();
     }
 }
 
@@ -435,7 +446,7 @@ impl PodRun {
                     }
                     self.ask_probes(&state);
                 }
-                Some(report) = self.probes.reports.recv() => self.pass_on(report).await,
+                Some(report) = self.probes.reports.recv() => self.pass_on(report, &state).await,
                 changed = self.wishes.changed() => if changed.is_err() { break },
                 Ok(()) = changes.changed() => self.update_volumes().await,
                 () = retried => self.update_volumes().await,
@@ -468,11 +479,14 @@ impl PodRun {
         }
     }
 
-    /// Tells the pod's init what a probe comes to.
-    async fn pass_on(&self, report: ProbeReport) {
-        if let Err(error) = launch::ask(&self.socket(), &PodRequest::Probed(report)).await {
+    /// Tells the pod's init what a probe comes to. If that fails, the probe finds it out again.
+    async fn pass_on(&mut self, report: ProbeReport, state: &PodState) {
+        let request = PodRequest::Probed(report.clone());
+        if let Err(error) = launch::ask(&self.socket(), &request).await {
             let pod = &self.names.name;
             tracing::warn!(pod, error = error_chain(&error), "cannot pass on what a probe says");
+            self.probes.forget(&report);
+            self.ask_probes(state);
         }
     }
 

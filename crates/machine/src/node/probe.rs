@@ -1,8 +1,9 @@
 //! Probes from the node: TCP and HTTP, like the kubelet's.
 //!
 //! They come from the node's network, not from inside the pod, so the rules of a captured pod see
-//! the same packets as in a cluster. Probes that are commands run inside the pod, by its init. Here
-//! answers are only counted: the init acts on what they come to.
+//! the same packets as in a cluster. The node's address opens captured pods to it, so a probe asks
+//! its own pod and nobody else, whatever `host` says. Probes that are commands run inside the pod,
+//! by its init. Here answers are only counted: the init acts on what they come to.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -23,8 +24,9 @@ use crate::registry::ContainerStatus;
 /// Until a container is ready for the first time it is asked this often: nobody waits a period for
 /// nothing.
 const EAGER_INTERVAL: Duration = Duration::from_millis(200);
-/// As much of an HTTP answer as its status needs.
-const STATUS_LINE_SIZE_BYTES: usize = 64;
+/// As much of an HTTP answer as its status needs: `HTTP/1.1 200`. To wait for more would be to wait
+/// for the end of a connection that a server may keep.
+const STATUS_SIZE_BYTES: usize = 12;
 /// What a request says unless the probe says it. An empty value leaves the header out.
 const HEADERS: [(&str, &str); 2] = [("User-Agent", "kube-probe/1.36"), ("Accept", "*/*")];
 
@@ -69,10 +71,11 @@ fn is_https(get: &HTTPGetAction) -> bool {
     get.scheme.as_deref() == Some("HTTPS")
 }
 
-/// A probe's timing with Kubernetes' defaults.
+/// A probe's timing with Kubernetes' defaults, which 0 stands for too.
 fn timing(probe: &Probe) -> ProbeTiming {
     let or = |value: Option<i32>, default: u32| {
-        value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default)
+        let value = value.and_then(|value| u32::try_from(value).ok());
+        value.filter(|value| *value != 0).unwrap_or(default)
     };
     ProbeTiming {
         initial_delay_seconds: or(probe.initial_delay_seconds, 0),
@@ -108,23 +111,21 @@ impl NodeProbe {
             ProbeKind::Readiness => container.readiness_probe.as_ref()?,
         };
         let port = port(container, probe)?;
-        let (host, question) = match (&probe.tcp_socket, &probe.http_get) {
-            (Some(tcp), _) => (&tcp.host, Question::Connect),
+        let address = SocketAddr::new(pod_ip, port);
+        let question = match (&probe.tcp_socket, &probe.http_get) {
+            (Some(_), _) => Question::Connect,
             (None, Some(get)) => {
                 let headers = get.http_headers.iter().flatten();
                 let headers = headers.map(|header| (header.name.clone(), header.value.clone()));
                 let path = get.path.clone().filter(|path| !path.is_empty());
-                let question = Question::Get {
+                Question::Get {
                     path: path.unwrap_or_else(|| "/".to_owned()),
-                    host: SocketAddr::new(pod_ip, port).to_string(),
+                    host: address.to_string(),
                     headers: headers.collect(),
-                };
-                (&get.host, question)
+                }
             }
             (None, None) => return None,
         };
-        let ip = host.as_ref().and_then(|host| host.parse().ok()).unwrap_or(pod_ip);
-        let address = SocketAddr::new(ip, port);
         Some(Self { kind, address, question, timing: timing(probe) })
     }
 
@@ -204,7 +205,7 @@ fn request(path: &str, host: &str, own: &[(String, String)]) -> Result<String, S
 async fn first_bytes(mut stream: TcpStream, request: &str) -> std::io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    stream.take(STATUS_LINE_SIZE_BYTES as u64).read_to_end(&mut answer).await?;
+    stream.take(STATUS_SIZE_BYTES as u64).read_to_end(&mut answer).await?;
     Ok(answer)
 }
 
@@ -287,7 +288,8 @@ mod tests {
         for (probe, expected) in [
             (json!({"tcpSocket": {"port": 80}}), Some("10.0.0.1:80")),
             (json!({"tcpSocket": {"port": "web"}}), Some("10.0.0.1:8080")),
-            (json!({"httpGet": {"port": "web", "host": "10.0.0.2"}}), Some("10.0.0.2:8080")),
+            (json!({"httpGet": {"port": "web", "host": "10.0.0.2"}}), Some("10.0.0.1:8080")),
+            (json!({"tcpSocket": {"port": 80, "host": "127.0.0.1"}}), Some("10.0.0.1:80")),
             (json!({"httpGet": {"port": "other"}}), None),
             (json!({"httpGet": {"port": 80, "scheme": "HTTPS"}}), None),
             (json!({"grpc": {"port": 80}}), None),
@@ -314,5 +316,27 @@ mod tests {
         assert_eq!([success_threshold, failure_threshold], [1, 3]);
         let written = plan(json!({"periodSeconds": 2, "terminationGracePeriodSeconds": 4}));
         assert_eq!((written.timing.period_seconds, written.grace_seconds), (2, Some(4)));
+        let zero = json!({
+            "initialDelaySeconds": 0, "periodSeconds": 0, "timeoutSeconds": 0,
+            "successThreshold": 0, "failureThreshold": 0,
+        });
+        assert_eq!(plan(zero), usual);
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_be_short_and_its_connection_stay_open() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let probe = json!({
+            "httpGet": {"port": address.port()}, "timeoutSeconds": 60,
+        });
+        let probe = NodeProbe::of(&container(probe), ProbeKind::Liveness, address.ip()).unwrap();
+        assert_eq!(probe.ask().await, Ok(()));
+        server.abort();
     }
 }

@@ -126,6 +126,10 @@ pub(crate) fn without_effect(spec: &Value, prefix: &str) -> Vec<String> {
             }
             for (field, probe) in PROBES.iter().filter_map(|it| Some((it, container.get(*it)?))) {
                 unknown(probe, PROBE, &format!("{path}.{field}"), &mut found);
+                // The node asks nobody but the pod.
+                let asks = ["httpGet", "tcpSocket"].into_iter();
+                let elsewhere = asks.filter(|it| probe[*it].get("host").is_some());
+                found.extend(elsewhere.map(|it| format!("{path}.{field}.{it}.host")));
                 // The node speaks no TLS: such a probe is not asked.
                 if probe["httpGet"]["scheme"] == "HTTPS" {
                     found.push(format!("{path}.{field} (over HTTPS)"));
@@ -182,7 +186,9 @@ mod tests {
                     "preStop": {"httpGet": {"port": 1}, "sleep": {"seconds": 1}},
                 },
                 "name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}},
-                "startupProbe": {"tcpSocket": {"port": 1}, "terminationGracePeriodSeconds": 1},
+                "startupProbe": {
+                    "tcpSocket": {"port": 1, "host": "10.0.0.1"}, "terminationGracePeriodSeconds": 1,
+                },
                 "livenessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
                 "readinessProbe": {"grpc": {"port": 1}},
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
@@ -199,6 +205,7 @@ mod tests {
                 "spec.containers[0].readinessProbe.grpc",
                 "spec.containers[0].resources",
                 "spec.containers[0].restartPolicy",
+                "spec.containers[0].startupProbe.tcpSocket.host",
                 "spec.containers[0].volumeMounts[0].mountPropagation",
                 "spec.volumes[1].nfs",
                 "spec.volumes[2].projected.sources[0].serviceAccountToken",

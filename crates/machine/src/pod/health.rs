@@ -40,7 +40,7 @@ impl Ailment {
                 format!("Container {} failed {probe} probe{next}", status.name)
             }
         };
-        status.ready = false;
+        (status.probed, status.ready) = (false, false);
         status.reason.clone_from(&message);
         status.killed.add(message);
     }

@@ -296,7 +296,10 @@ impl Pod {
                     self.note_container(&plan.name, |status| status.crash_looping = false);
                     return success;
                 }
-                Next::Again if started.elapsed() >= GOOD_RUN => back_off = Duration::ZERO,
+                // Probes may take longer than that to find that a container is not well.
+                Next::Again if !end.was_unwell && started.elapsed() >= GOOD_RUN => {
+                    back_off = Duration::ZERO;
+                }
                 Next::Again => {}
             }
             self.note_container(&plan.name, |status| {
@@ -349,14 +352,13 @@ impl Pod {
         let (reports, mut news) = mpsc::channel(health::REPORTS_MAX);
         let launching =
             Running { process, is_program: false, tree: None, is_stopping: false, reports };
-        self.running_now().insert(plan.name.clone(), launching.clone());
+        self.running_now().insert(plan.name.clone(), launching);
         let (tree, complaint) = match started.launched().await {
             Ok(tree) => (tree.map(Arc::new), None),
             Err(reason) => (None, Some(reason)),
         };
         let end = if complaint.is_none() {
-            let running = Running { is_program: true, tree: tree.clone(), ..launching };
-            self.note_running(plan, running);
+            self.note_running(plan, tree.clone());
             self.attend(plan, &mut ended, &mut news).await
         } else {
             End { exit: code_of(&mut ended).await, was_unwell: false }
@@ -384,6 +386,8 @@ impl Pod {
             }
         };
         let ailment = tokio::select! {
+            // An end is no ailment that is found at the same moment.
+            biased;
             exit = code_of(ended) => return End { exit, was_unwell: false },
             ailment = watched => ailment,
             () = self.prove(plan) => unreachable!("it waits for the end"),
@@ -460,8 +464,11 @@ impl Pod {
         }
     }
 
-    fn note_running(&self, plan: &ContainerPlan, running: Running) {
-        self.running_now().insert(plan.name.clone(), running);
+    fn note_running(&self, plan: &ContainerPlan, tree: Option<Arc<OwnTree>>) {
+        // In place: it may have been asked to end while it was launched.
+        if let Some(running) = self.running_now().get_mut(&plan.name) {
+            (running.is_program, running.tree) = (true, tree);
+        }
         self.note_container(&plan.name, |status| {
             status.running = true;
             let hook = if plan.post_start.is_some() { "its postStart hook runs" } else { "" };
@@ -586,7 +593,7 @@ impl Pod {
         match serde_json::from_slice(&buffer[..packet.length]) {
             Ok(PodRequest::Follow) => self.tell(&connection).await,
             Ok(PodRequest::Volumes) => self.update_volumes(packet.fds),
-            Ok(PodRequest::Probed(report)) => self.take_report(report).await,
+            Ok(PodRequest::Probed(report)) => self.take_report(report),
             Ok(PodRequest::Terminate { grace_seconds }) => {
                 self.terminate(Duration::from_secs(grace_seconds)).await;
             }
@@ -604,15 +611,15 @@ impl Pod {
     }
 
     /// Passes on what the node heard, unless it is of a run of the container that is over.
-    async fn take_report(&self, report: ProbeReport) {
+    fn take_report(&self, report: ProbeReport) {
         let is_now =
             self.state.borrow().containers.iter().any(|status| {
                 status.name == report.container && status.restarts == report.restarts
             });
         let running = self.running_now().get(&report.container).cloned();
         if let Some(running) = running.filter(|_| is_now) {
-            // It may have ended meanwhile.
-            let _gone = running.reports.send(report).await;
+            // It may have ended meanwhile, or be about to: then nobody listens any more.
+            let _unheard = running.reports.try_send(report);
         }
     }
 

@@ -215,7 +215,6 @@ mod tests {
     fn readiness_changes_at_its_thresholds() {
         check(ProbeKind::Readiness, (2, 3), "+-++--+---", "...Sff.ffF");
         check(ProbeKind::Readiness, (1, 1), "--+--+", "..SF.S");
-        check(ProbeKind::Readiness, (0, 0), "+-", "SF");
     }
 
     #[test]

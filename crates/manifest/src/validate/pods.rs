@@ -165,6 +165,11 @@ fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues)
             "keep one of them",
         );
     }
+    let command = probe.exec.as_ref().map(|exec| exec.command.as_deref().unwrap_or_default());
+    if command.is_some_and(<[String]>::is_empty) {
+        let what = "is empty, and the probe would never succeed";
+        issues.error(&at.field("exec.command"), what, "write a program and its arguments");
+    }
     for (port, field) in [http, tcp].into_iter().flatten() {
         let at = at.field(field);
         match port {

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use ambit_machine::{Client, PodInfo};
-use ambit_manifest::Kind as StoredKind;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
@@ -95,6 +94,8 @@ pub(super) async fn list(printer: &mut Printer<'_>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    use ambit_manifest::Kind as StoredKind;
 
     use super::*;
 
