@@ -15,9 +15,10 @@ const OURS: &str = "ambit-";
 const WORDS: &str = "ambit-words";
 
 /// Which of our crates each crate may import, besides [`WORDS`].
-const EDGES: [(&str, &[&str]); 22] = [
+const EDGES: [(&str, &[&str]); 23] = [
     (WORDS, &[]),
     ("ambit-apiserver", &[]),
+    ("ambit-kubeapi", &[]),
     ("ambit-kustomize", &[]),
     ("ambit-image", &[]),
     ("ambit-model", &[]),

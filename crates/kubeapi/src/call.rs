@@ -1,0 +1,507 @@
+//! From a request to what it asks for.
+//!
+//! A request is GET and names a discovery document, the objects of a kind, one object, or a pod's
+//! log. Anything else is refused here, so that a [`Call`] can be answered.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::discovery;
+use crate::form::{DiscoveryForm, Form};
+use crate::query::Query;
+use crate::resource::Resource;
+use crate::selector::Selectors;
+use crate::status::Status;
+
+/// How long a watch stays open if the client does not say.
+const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// Longest life of a watch.
+const WATCH_MAX: Duration = Duration::from_secs(60 * 60);
+/// The version of the API whose form answers have.
+const API_VERSION: (&str, &str) = ("1", "32");
+
+/// A request, as far as it matters.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Its method.
+    pub method: &'a Method,
+    /// Its path.
+    pub path: &'a str,
+    /// What follows the `?`; empty without one.
+    pub query: &'a str,
+    /// Its header Accept.
+    pub accept: Option<&'a str>,
+}
+
+/// The kinds that a server has, and its own name.
+#[derive(Clone, Debug)]
+pub struct Api {
+    /// The kinds.
+    pub resources: Vec<Resource>,
+    /// What the server is, as a version says it: `ambit-0.1.0`.
+    pub server: String,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A document that does not depend on objects.
+    Document {
+        /// Its media type.
+        media_type: &'static str,
+        /// What it says.
+        body: Value,
+    },
+    /// Whether the server is well; it is, if it reads this.
+    Health,
+    /// The objects of a kind.
+    List(Listing),
+    /// One object.
+    Get(Single),
+    /// The changes of a kind's objects, as they come.
+    Watch(Watch),
+    /// What a container has written.
+    Log(Log),
+}
+
+/// The objects of a kind that are asked for, and how they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Their kind.
+    pub resource: Resource,
+    /// Their namespace; without one those of all.
+    pub namespace: Option<String>,
+    pub(crate) api_version: &'static str,
+    pub(crate) selectors: Selectors,
+    pub(crate) form: Form,
+}
+
+/// One object that is asked for, and how it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Single {
+    /// Its kind.
+    pub resource: Resource,
+    /// Its namespace; empty for one without.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    pub(crate) api_version: &'static str,
+    pub(crate) form: Form,
+}
+
+/// A watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// Of what.
+    pub of: Listing,
+    /// Since which version; without one it begins with everything that is there.
+    pub since: Option<u64>,
+    /// Whether the end of that beginning is marked.
+    pub marks_initial_end: bool,
+    /// Whether the client is told now and then which version it has seen.
+    pub bookmarks: bool,
+    /// How long it stays open.
+    pub timeout: Duration,
+}
+
+/// A pod's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub pod: String,
+    /// Its container; may be left out if it has one.
+    pub container: Option<String>,
+    /// Only so many of the last lines.
+    pub tail_lines: Option<u64>,
+    /// At most so many bytes.
+    pub limit_bytes: Option<u64>,
+    /// Goes on as the log grows.
+    pub follow: bool,
+}
+
+/// What a path names.
+enum Target<'a> {
+    Objects { resource: Resource, api_version: &'static str, namespace: Option<&'a str> },
+    Object(Single, Option<&'a str>),
+}
+
+impl Api {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// What Kubernetes would refuse, and what this server does not have.
+    pub fn call(&self, request: &Request<'_>) -> Result<Call, Status> {
+        let path = request.path.trim_matches('/');
+        let parts: Vec<&str> = path.split('/').collect();
+        if parts.iter().any(|part| part.is_empty()) {
+            return Err(Status::no_such_path());
+        }
+        if let Some(call) = self.document(&parts, request)? {
+            return Ok(call);
+        }
+        let target = match *parts.as_slice() {
+            ["api", version, ref rest @ ..] => self.target("", version, rest),
+            ["apis", group, version, ref rest @ ..] => self.target(group, version, rest),
+            _ => None,
+        };
+        let query = Query::parse(request.query);
+        match target.ok_or_else(Status::no_such_path)? {
+            Target::Object(single, Some(part)) => of_pod(&single, part, request, &query),
+            _ if request.method != Method::GET => Err(Status::reads_only()),
+            Target::Objects { resource, api_version, namespace } => {
+                let namespace = namespace.map(str::to_owned);
+                let selectors = query.text("fieldSelector");
+                listed(resource, api_version, namespace, selectors, request, &query)
+            }
+            Target::Object(single, None) if query.flag("watch") => {
+                let Single { resource, namespace, name, api_version, .. } = single;
+                let namespace = Some(namespace).filter(|it| !it.is_empty());
+                let named = format!("metadata.name={name}");
+                listed(resource, api_version, namespace, Some(&named), request, &query)
+            }
+            Target::Object(single, None) => {
+                let form = Form::of(request.accept, query.text("includeObject"))?;
+                Ok(Call::Get(Single { form, ..single }))
+            }
+        }
+    }
+
+    fn document(&self, parts: &[&str], request: &Request<'_>) -> Result<Option<Call>, Status> {
+        let document = |media_type, body| Ok(Some(Call::Document { media_type, body }));
+        let found = |body: Option<Value>| {
+            let body = body.ok_or_else(Status::no_such_path)?;
+            Ok(Some(Call::Document { media_type: crate::JSON, body }))
+        };
+        match *parts {
+            _ if request.method != Method::GET => Ok(None),
+            ["healthz" | "livez" | "readyz"] => Ok(Some(Call::Health)),
+            ["version"] => document(crate::JSON, self.version()),
+            [root @ ("api" | "apis")] => {
+                let form = DiscoveryForm::of(request.accept)?;
+                let media_type = match form {
+                    DiscoveryForm::Single => crate::JSON,
+                    DiscoveryForm::Aggregated => discovery::AGGREGATED_TYPE,
+                };
+                document(media_type, discovery::root(&self.resources, root == "api", form))
+            }
+            ["api", version] => found(discovery::version(&self.resources, "", version)),
+            ["apis", group] => found(discovery::group(&self.resources, group)),
+            ["apis", group, version] => found(discovery::version(&self.resources, group, version)),
+            _ => Ok(None),
+        }
+    }
+
+    fn version(&self) -> Value {
+        let (major, minor) = API_VERSION;
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        json!({
+            "major": major,
+            "minor": minor,
+            "gitVersion": format!("v{major}.{minor}.0+{}", self.server),
+            "gitCommit": "",
+            "gitTreeState": "",
+            "buildDate": "1970-01-01T00:00:00Z",
+            "goVersion": "",
+            "compiler": "",
+            "platform": format!("{}/{architecture}", std::env::consts::OS),
+        })
+    }
+
+    /// What the part of a path behind its group and version names.
+    fn target<'a>(&self, group: &str, version: &str, rest: &[&'a str]) -> Option<Target<'a>> {
+        let (namespace, rest) = match rest {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
+            rest => (None, rest),
+        };
+        let (plural, rest) = rest.split_first()?;
+        let is_meant = |it: &&Resource| it.plural == *plural && it.group() == group;
+        let resource = *self.resources.iter().find(is_meant)?;
+        let versions = resource.versions().zip(resource.api_versions);
+        let api_version = versions.into_iter().find(|(it, _)| *it == version)?.1;
+        let is_placed = namespace.is_some() == resource.namespaced;
+        match *rest {
+            [] if is_placed || namespace.is_none() => {
+                Some(Target::Objects { resource, api_version, namespace })
+            }
+            [name] | [name, _] if is_placed => {
+                let (namespace, name) = (namespace.unwrap_or_default().to_owned(), name.to_owned());
+                let single = Single { resource, namespace, name, api_version, form: Form::Objects };
+                Some(Target::Object(single, rest.get(1).copied()))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn listed(
+    resource: Resource,
+    api_version: &'static str,
+    namespace: Option<String>,
+    fields: Option<&str>,
+    request: &Request<'_>,
+    query: &Query<'_>,
+) -> Result<Call, Status> {
+    let selectors = Selectors::parse(&resource, query.text("labelSelector"), fields)?;
+    let form = Form::of(request.accept, query.text("includeObject"))?;
+    let of = Listing { resource, namespace, api_version, selectors, form };
+    if query.flag("watch") {
+        return Ok(Call::Watch(watch(of, query)?));
+    }
+    if query.text("continue").is_some() {
+        // Every list is whole, so that no server has given this token.
+        return Err(Status::expired("the continue parameter is too old; list without it"));
+    }
+    Ok(Call::List(of))
+}
+
+fn watch(of: Listing, query: &Query<'_>) -> Result<Watch, Status> {
+    let marks_initial_end = query.flag("sendInitialEvents");
+    let bookmarks = query.flag("allowWatchBookmarks");
+    if marks_initial_end && !bookmarks {
+        return Err(Status::bad_request("sendInitialEvents needs allowWatchBookmarks"));
+    }
+    let since = query.number("resourceVersion")?.filter(|it| *it != 0 && !marks_initial_end);
+    let timeout = query.number("timeoutSeconds")?.map(Duration::from_secs);
+    let timeout = timeout.filter(|it| !it.is_zero()).unwrap_or(WATCH_DEFAULT).min(WATCH_MAX);
+    Ok(Watch { of, since, marks_initial_end, bookmarks, timeout })
+}
+
+/// What of one object is asked for.
+fn of_pod(
+    single: &Single,
+    part: &str,
+    request: &Request<'_>,
+    query: &Query<'_>,
+) -> Result<Call, Status> {
+    match part {
+        _ if single.resource.plural != "pods" => Err(Status::no_such_path()),
+        "log" if request.method == Method::GET => Ok(Call::Log(log(single, query)?)),
+        "exec" => Err(Status::streams_nothing("exec", "ambit exec")),
+        "attach" => Err(Status::streams_nothing("attach", "ambit logs -f")),
+        "portforward" => Err(Status::streams_nothing("port-forward", "ambit up --publish")),
+        "log" => Err(Status::reads_only()),
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn log(single: &Single, query: &Query<'_>) -> Result<Log, Status> {
+    for (name, why) in [
+        ("sinceSeconds", "when a line was written is not kept; use --tail"),
+        ("sinceTime", "when a line was written is not kept; use --tail"),
+    ] {
+        if query.text(name).is_some() {
+            return Err(Status::bad_request(format!("{name}: {why}")));
+        }
+    }
+    if query.flag("timestamps") {
+        let why = "timestamps: when a line was written is not kept; leave --timestamps out";
+        return Err(Status::bad_request(why));
+    }
+    if query.flag("previous") {
+        let why = "previous: a log holds all runs of its container; leave --previous out";
+        return Err(Status::bad_request(why));
+    }
+    Ok(Log {
+        namespace: single.namespace.clone(),
+        pod: single.name.clone(),
+        container: query.text("container").map(str::to_owned),
+        tail_lines: query.number("tailLines")?,
+        limit_bytes: query.number("limitBytes")?,
+        follow: query.flag("follow"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::form::Beside;
+
+    fn api() -> Api {
+        let resource = |kind, plural, namespaced, api_versions| Resource {
+            kind,
+            plural,
+            namespaced,
+            api_versions,
+        };
+        let resources = vec![
+            resource("Namespace", "namespaces", false, &["v1"]),
+            resource("Pod", "pods", true, &["v1"]),
+            resource("Deployment", "deployments", true, &["apps/v1"]),
+            resource("Gateway", "gateways", true, &["g.example/v1", "g.example/v1beta1"]),
+        ];
+        Api { resources, server: "test".to_owned() }
+    }
+
+    fn call(method: &Method, target: &str) -> Result<Call, Status> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        api().call(&Request { method, path, query, accept: Some("application/json") })
+    }
+
+    /// What a request asks for, in short.
+    fn short(call: Call) -> String {
+        let listing = |it: &Listing| {
+            let namespace = it.namespace.as_deref().unwrap_or("*");
+            format!("{} {namespace}/{}", it.api_version, it.resource.plural)
+        };
+        match call {
+            Call::Document { body, .. } => format!("document {}", body["kind"]),
+            Call::Health => "health".to_owned(),
+            Call::List(it) => format!("list {}", listing(&it)),
+            Call::Get(it) => {
+                let Single { resource, namespace, name, api_version, .. } = it;
+                format!("get {api_version} {namespace}/{}/{name}", resource.plural)
+            }
+            Call::Watch(it) => format!(
+                "watch {} since {:?} for {} s{}{}",
+                listing(&it.of),
+                it.since,
+                it.timeout.as_secs(),
+                if it.bookmarks { " with bookmarks" } else { "" },
+                if it.marks_initial_end { ", marked" } else { "" },
+            ),
+            Call::Log(it) => format!(
+                "log {}/{} {:?} {:?} {:?} {}",
+                it.namespace, it.pod, it.container, it.tail_lines, it.limit_bytes, it.follow
+            ),
+        }
+    }
+
+    #[test]
+    fn paths_name_what_is_asked_for() {
+        let check = |target: &str, expected: &str| {
+            assert_eq!(short(call(&Method::GET, target).expect(target)), expected);
+        };
+        check("/api", "document \"APIVersions\"");
+        check("/apis", "document \"APIGroupList\"");
+        check("/apis/apps", "document \"APIGroup\"");
+        check("/apis/apps/v1", "document \"APIResourceList\"");
+        check("/api/v1/", "document \"APIResourceList\"");
+        check("/version", "document null");
+        check("/readyz", "health");
+        check("/api/v1/pods", "list v1 */pods");
+        check("/api/v1/namespaces", "list v1 */namespaces");
+        check("/api/v1/namespaces/a", "get v1 /namespaces/a");
+        check("/api/v1/namespaces/a/pods", "list v1 a/pods");
+        check("/api/v1/namespaces/a/pods/web", "get v1 a/pods/web");
+        check("/apis/apps/v1/namespaces/a/deployments/web", "get apps/v1 a/deployments/web");
+        check("/apis/g.example/v1beta1/gateways", "list g.example/v1beta1 */gateways");
+    }
+
+    #[test]
+    fn watches_have_a_start_and_an_end() {
+        let check = |query: &str, expected: &str| {
+            let found = call(&Method::GET, &format!("/api/v1/pods?{query}")).expect(query);
+            assert_eq!(short(found), format!("watch v1 */pods {expected}"));
+        };
+        check("watch=true", "since None for 1800 s");
+        check("watch=1&resourceVersion=0", "since None for 1800 s");
+        check("watch=1&resourceVersion=7&timeoutSeconds=5", "since Some(7) for 5 s");
+        check("watch=1&timeoutSeconds=99999", "since None for 3600 s");
+        let initial = "watch=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersion=7";
+        check(initial, "since None for 1800 s with bookmarks, marked");
+        let one = call(&Method::GET, "/api/v1/namespaces/a/pods/web?watch=1").expect("a watch");
+        assert_eq!(short(one), "watch v1 a/pods since None for 1800 s");
+    }
+
+    #[test]
+    fn logs_have_their_bounds() {
+        let path = "/api/v1/namespaces/a/pods/web/log";
+        let query = "container=main&tailLines=5&limitBytes=9&follow=true&previous=false";
+        let log = call(&Method::GET, &format!("{path}?{query}")).expect("a log");
+        assert_eq!(short(log), "log a/web Some(\"main\") Some(5) Some(9) true");
+        assert_eq!(
+            short(call(&Method::GET, path).expect("a log")),
+            "log a/web None None None false"
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        let check = |method: Method, target: &str, code: u16, part: &str| {
+            let status = call(&method, target).expect_err(target).to_json();
+            let message = status["message"].as_str().unwrap_or_default();
+            assert!(status["code"] == code && message.contains(part), "{target}: {status}");
+        };
+        let get = |target, code, part| check(Method::GET, target, code, part);
+        get("/", 404, "could not find");
+        get("/apis/none", 404, "could not find");
+        get("/apis/apps/v2", 404, "could not find");
+        get("/apis//v1", 404, "could not find");
+        get("/api/v1/gizmos", 404, "could not find");
+        get("/api/v1/deployments", 404, "could not find");
+        get("/apis/g.example/v2/gateways", 404, "could not find");
+        get("/api/v1/pods/web", 404, "could not find");
+        get("/api/v1/namespaces/a/namespaces/b", 404, "could not find");
+        get("/api/v1/namespaces/a/pods/web/scale", 404, "could not find");
+        get("/api/v1/namespaces/a/pods/web/log/more", 404, "could not find");
+        get("/apis/apps/v1/namespaces/a/deployments/web/log", 404, "could not find");
+        get("/openapi/v3", 404, "could not find");
+        get("/api/v1/pods?continue=x", 410, "list without it");
+        get("/api/v1/pods?watch=1&resourceVersion=x", 400, "is not a number");
+        get("/api/v1/pods?watch=1&sendInitialEvents=1", 400, "needs allowWatchBookmarks");
+        get("/api/v1/pods?labelSelector=a%20b", 400, "unable to parse requirement");
+        get("/api/v1/namespaces/a/pods/web/log?sinceSeconds=5", 400, "use --tail");
+        get("/api/v1/namespaces/a/pods/web/log?sinceTime=x", 400, "use --tail");
+        get("/api/v1/namespaces/a/pods/web/log?timestamps=1", 400, "leave --timestamps out");
+        get("/api/v1/namespaces/a/pods/web/log?previous=1", 400, "leave --previous out");
+        get("/api/v1/namespaces/a/pods/web/log?tailLines=-1", 400, "is not a number");
+        for (part, instead) in
+            [("exec", "ambit exec"), ("attach", "ambit logs -f"), ("portforward", "--publish")]
+        {
+            let target = format!("/api/v1/namespaces/a/pods/web/{part}");
+            check(Method::POST, &target, 501, instead);
+        }
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            check(method.clone(), "/api/v1/namespaces/a/pods/web", 405, "ambit apply");
+            check(method.clone(), "/api/v1/namespaces/a/pods", 405, "ambit apply");
+            check(method, "/api/v1/gizmos", 404, "could not find");
+        }
+    }
+
+    #[test]
+    fn aggregated_discovery_says_all() {
+        let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let ask = |path| {
+            let request = Request { method: &Method::GET, path, query: "", accept: Some(accept) };
+            let Ok(Call::Document { media_type, body }) = api().call(&request) else {
+                panic!("{path} is a document");
+            };
+            assert_eq!(media_type, accept);
+            body
+        };
+        let old = ask("/api");
+        let resources = &old["items"][0]["versions"][0]["resources"];
+        assert_eq!(
+            (&resources[0]["resource"], &resources[0]["scope"]),
+            (&json!("namespaces"), &json!("Cluster"))
+        );
+        assert_eq!(resources[1]["subresources"][0]["subresource"], "log");
+        assert_eq!(resources[1]["shortNames"], json!(["po"]));
+        let groups = ask("/apis");
+        let names = groups["items"].as_array().expect("items").iter();
+        let names: Vec<&Value> = names.map(|it| &it["metadata"]["name"]).collect();
+        assert_eq!(names, ["apps", "g.example"]);
+        let versions = groups["items"][1]["versions"].as_array().expect("versions").iter();
+        let versions: Vec<&Value> = versions.map(|it| &it["version"]).collect();
+        assert_eq!(versions, ["v1", "v1beta1"]);
+    }
+
+    #[test]
+    fn tables_are_for_those_who_ask() {
+        let accept = Some("application/json;as=Table;v=v1;g=meta.k8s.io");
+        let request = Request { method: &Method::GET, path: "/api/v1/pods", query: "", accept };
+        let Ok(Call::List(listing)) = api().call(&request) else { panic!("it is a list") };
+        assert_eq!(listing.form, Form::Table(Beside::Metadata));
+        let accept = Some("application/yaml");
+        let status = api().call(&Request { accept, ..request }).expect_err("no YAML");
+        assert_eq!(status.code().as_u16(), 406);
+    }
+}
