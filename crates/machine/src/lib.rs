@@ -18,6 +18,7 @@
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `host_path` | directories of the host that pods may write |
 //! | `events`, `rollout_progress` | what happened to pods, and what a rollout lacks |
+//! | `pod_object` | a pod with what its node reports, as Kubernetes shows it |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | [`logs`] | reading and following logs that are rotated |
@@ -42,6 +43,7 @@ mod node;
 pub mod objects;
 pub mod ownership;
 mod pod;
+mod pod_object;
 mod processes;
 mod publish;
 mod readiness;
@@ -67,6 +69,7 @@ pub use exec::{ExecError, ExecRequest, Terminal, exec};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
 pub use node::services::{Endpoint, PortView, ServiceView};
+pub use pod_object::complete_pod;
 pub use processes::{ProcessInfo, processes};
 pub use publish::{PublishError, Published, PublishedError, bind, publish};
 pub use readiness::Check;

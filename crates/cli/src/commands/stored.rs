@@ -1,13 +1,12 @@
 //! Objects of a machine as Kubernetes shows them.
 //!
-//! The machine keeps what its nodes report of pods apart from the objects. Here it is where
-//! Kubernetes has it, in `status`.
+//! The machine keeps what its nodes report of pods apart from the objects. Here both are together.
 
 use std::collections::HashMap;
 
-use ambit_machine::{Client, ClientError, ContainerStatus, PodInfo};
+use ambit_machine::{Client, ClientError, PodInfo, complete_pod};
 use ambit_manifest::Kind;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 /// The objects of a kind.
 pub(super) async fn objects(client: &Client, kind: Kind) -> Result<Vec<Value>, ClientError> {
@@ -20,103 +19,8 @@ pub(super) async fn objects(client: &Client, kind: Kind) -> Result<Vec<Value>, C
     for object in &mut objects {
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
         if let Some(info) = by_uid.get(uid) {
-            complete(object, info);
+            complete_pod(object, info);
         }
     }
     Ok(objects)
-}
-
-/// Writes what is reported of a pod into its object.
-fn complete(object: &mut Value, info: &PodInfo) {
-    let spec = object["spec"].clone();
-    let init_count = spec["initContainers"].as_array().map_or(0, Vec::len);
-    let (init, main) = info.containers.split_at(init_count.min(info.containers.len()));
-    let statuses = |containers: &[ContainerStatus], field: &str| -> Vec<Value> {
-        containers.iter().map(|it| container(it, &spec[field])).collect()
-    };
-    let word = |is_so: bool| if is_so { "True" } else { "False" };
-    let mut conditions = vec![
-        json!({"type": "Ready", "status": word(info.ready)}),
-        json!({"type": "ContainersReady", "status": word(main.iter().all(|it| it.ready))}),
-    ];
-    if !object["status"].is_object() {
-        object["status"] = Value::Object(Map::new());
-    }
-    let status = &mut object["status"];
-    conditions.extend(status["conditions"].as_array().into_iter().flatten().cloned());
-    status["conditions"] = json!(conditions);
-    status["phase"] = json!(info.phase);
-    if let Some(first) = info.pod_ips.first() {
-        status["podIP"] = json!(first);
-        let all = info.pod_ips.iter().map(|ip| json!({ "ip": ip }));
-        status["podIPs"] = all.collect();
-    }
-    if !info.reason.is_empty() {
-        status["message"] = json!(info.reason);
-    }
-    if !init.is_empty() {
-        status["initContainerStatuses"] = json!(statuses(init, "initContainers"));
-    }
-    status["containerStatuses"] = json!(statuses(main, "containers"));
-}
-
-fn container(status: &ContainerStatus, specs: &Value) -> Value {
-    let specs = specs.as_array().into_iter().flatten();
-    let mut specs = specs.filter(|it| it["name"] == status.name.as_str());
-    let image = specs.next().map_or(Value::Null, |it| it["image"].clone());
-    let exit = status.last_exit.map(|code| json!({"terminated": {"exitCode": code}}));
-    let state = match (status.running, status.crash_looping, &exit) {
-        (true, ..) => json!({"running": {}}),
-        (false, false, Some(exit)) => exit.clone(),
-        (false, true, _) => {
-            json!({"waiting": {"reason": "CrashLoopBackOff", "message": status.reason}})
-        }
-        (false, false, None) => json!({"waiting": {"reason": status.reason}}),
-    };
-    let mut shown = json!({
-        "name": status.name,
-        "image": image,
-        "ready": status.ready,
-        "restartCount": status.restarts,
-        "started": status.started,
-        "state": state,
-    });
-    if let Some(exit) = exit.filter(|_| status.restarts > 0) {
-        shown["lastState"] = exit;
-    }
-    shown
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_node_reports_is_in_the_status_of_the_pod() {
-        let mut object = json!({
-            "metadata": {"uid": "u"},
-            "spec": {
-                "initContainers": [{"name": "first", "image": "i"}],
-                "containers": [{"name": "web", "image": "w"}, {"name": "side", "image": "s"}],
-            },
-            "status": {"phase": "Pending", "conditions": [
-                {"type": "PodScheduled", "status": "True"},
-            ]},
-        });
-        let info = json!({
-            "namespace": "app", "name": "web", "uid": "u", "node": "node-1",
-            "serviceAccount": "default", "owner": "", "phase": "Running", "ready": false,
-            "terminating": false, "captured": true, "hostNetwork": false,
-            "podIps": ["10.0.0.1", "fd00::1"], "restarts": 2, "reason": "why",
-            "unschedulable": false, "crashLooping": true, "created": "", "pid": 1,
-            "containers": [
-                {"name": "first", "running": false, "lastExit": 0},
-                {"name": "web", "running": true, "started": true, "ready": true},
-                {"name": "side", "restarts": 2, "lastExit": 3, "crashLooping": true,
-                 "reason": "it ended"},
-            ],
-        });
-        complete(&mut object, &serde_json::from_value(info).expect("a pod"));
-        insta::assert_snapshot!(serde_json::to_string_pretty(&object["status"]).expect("JSON"));
-    }
 }
