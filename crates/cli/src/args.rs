@@ -102,6 +102,9 @@ pub(crate) enum Command {
     /// Takes every pod of a Kubernetes cluster out of the mesh. It first names the policies that
     /// are then no longer enforced. `helm uninstall` runs this command.
     Uninstall(UninstallArgs),
+    /// Prints the kubeconfig by which kubectl reaches a machine that was started with
+    /// `ambit up --kubernetes-api`.
+    Kubeconfig(KubeconfigArgs),
     /// Applies manifests to a running mesh: all or none.
     Apply(ApplyArgs),
     /// Shows what `ambit apply` would change on this machine.
@@ -180,6 +183,7 @@ impl Command {
             Self::Up(args) => Some(&mut args.state),
             Self::Acme(args) => Some(&mut args.state),
             Self::Down(args) => Some(args),
+            Self::Kubeconfig(args) => Some(&mut args.state),
             Self::Apply(args) => Some(&mut args.manifests.state),
             Self::Diff(args) => Some(&mut args.state),
             Self::Analyze(args) => Some(&mut args.state),
@@ -273,6 +277,16 @@ pub(crate) struct UpArgs {
     /// reaches it.
     #[arg(long = "publish", value_name = "PORT=GATEWAY/PORT", conflicts_with = "no_mesh")]
     pub(crate) publish: Vec<ambit_machine::Published>,
+    /// Serves the Kubernetes API on a port of this computer's loopback, for kubectl to read.
+    /// Without a port the kernel chooses one. See `ambit kubeconfig`.
+    #[arg(
+        long,
+        value_name = "[IP:]PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0"
+    )]
+    pub(crate) kubernetes_api: Option<ambit_machine::ApiAddress>,
     /// Starts only pods, services and DNS, without the mesh, to compare with.
     #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
     pub(crate) no_mesh: bool,
@@ -316,6 +330,16 @@ impl IgnoredArgs {
     pub(crate) fn unenforced(&self) -> Unenforced {
         if self.allow_ignored { Unenforced::LeftOut } else { Unenforced::Refused }
     }
+}
+
+/// `ambit kubeconfig`.
+#[derive(Debug, Args)]
+pub(crate) struct KubeconfigArgs {
+    /// Prints where it is instead: `export KUBECONFIG=$(ambit kubeconfig --path)`.
+    #[arg(long)]
+    pub(crate) path: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
 }
 
 /// `ambit acme`.

@@ -13,6 +13,7 @@ mod documents;
 mod findings;
 mod get;
 mod inside;
+mod kubeconfig;
 mod mesh;
 mod objects;
 mod plan;
@@ -45,6 +46,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Demo(args) => up::demo(args).await,
             Command::Up(args) => up::up(args).await,
             Command::Down(args) => up::down(&args).await,
+            Command::Kubeconfig(args) => kubeconfig::kubeconfig(&args),
             Command::Acme(args) => acme::acme(&args).await,
             Command::Apply(args) => change::apply(args).await,
             Command::Delete(args) => change::delete(args).await,

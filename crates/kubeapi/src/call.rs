@@ -150,7 +150,7 @@ impl Api {
         };
         let query = Query::parse(request.query);
         match target.ok_or_else(Status::no_such_path)? {
-            Target::Object(single, Some(part)) => of_pod(&single, part, request, &query),
+            Target::Object(single, Some(part)) => of_object(&single, part, request, &query),
             _ if request.method != Method::GET => Err(Status::reads_only()),
             Target::Objects { resource, api_version, namespace } => {
                 let namespace = namespace.map(str::to_owned);
@@ -179,6 +179,7 @@ impl Api {
         match *parts {
             _ if request.method != Method::GET => Ok(None),
             ["healthz" | "livez" | "readyz"] => Ok(Some(Call::Health)),
+            ["openapi", ..] => Err(Status::no_schemas()),
             ["version"] => document(crate::JSON, self.version()),
             [root @ ("api" | "apis")] => {
                 let form = DiscoveryForm::of(request.accept)?;
@@ -275,13 +276,14 @@ fn watch(of: Listing, query: &Query<'_>) -> Result<Watch, Status> {
 }
 
 /// What of one object is asked for.
-fn of_pod(
+fn of_object(
     single: &Single,
     part: &str,
     request: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<Call, Status> {
     match part {
+        "scale" if single.resource.plural == "deployments" => Err(Status::reads_only()),
         _ if single.resource.plural != "pods" => Err(Status::no_such_path()),
         "log" if request.method == Method::GET => Ok(Call::Log(log(single, query)?)),
         "exec" => Err(Status::streams_nothing("exec", "ambit exec")),
@@ -443,7 +445,8 @@ mod tests {
         get("/api/v1/namespaces/a/pods/web/scale", 404, "could not find");
         get("/api/v1/namespaces/a/pods/web/log/more", 404, "could not find");
         get("/apis/apps/v1/namespaces/a/deployments/web/log", 404, "could not find");
-        get("/openapi/v3", 404, "could not find");
+        get("/openapi/v3", 501, "has no OpenAPI");
+        get("/apis/apps/v1/namespaces/a/deployments/web/scale", 405, "ambit apply");
         get("/api/v1/pods?continue=x", 410, "list without it");
         get("/api/v1/pods?watch=1&resourceVersion=x", 400, "is not a number");
         get("/api/v1/pods?watch=1&sendInitialEvents=1", 400, "needs allowWatchBookmarks");

@@ -15,14 +15,14 @@ use ambit_log::{LineFormat, LogFormat};
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::{mount, process};
 use anyhow::{Context, bail};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
 use super::config::{Progress, UpConfig};
 use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
-use super::{exec, fabric, publish, server};
+use super::{exec, fabric, kubernetes_api, publish, server};
 use crate::addresses::NodeNetwork;
 use crate::controller::{self, MeshNames};
 use crate::events::Events;
@@ -78,6 +78,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     server::listen(&machine)?;
     exec::listen(&machine)?;
     publish::listen(&machine)?;
+    kubernetes_api::listen(&machine)?;
     let watch = Watch::new(&[machine.layout.pod_statuses()])?;
     let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
     for role in &machine.role_list {
@@ -169,7 +170,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         fs::create_dir_all(layout.node(&network.name()))?;
     }
     let (reported, mesh) = (Mirror::new(&layout), MeshNames::of(config));
-    let events = Events::default();
+    let (events, settled) = (Events::default(), watch::Sender::default());
     let reaper = Reaper::start()?;
     tell(&Progress::Done { what: "the networks".to_owned() });
     let machine = Machine {
@@ -177,7 +178,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         roles: Roles::default(),
         fabric: own,
         capture: Mutex::new(None),
-        objects: Mutex::new(Objects { store, reported, admission, mesh, events }),
+        objects: Mutex::new(Objects { store, reported, admission, mesh, events, settled }),
         changed: Notify::new(),
         end: Notify::new(),
         layout,

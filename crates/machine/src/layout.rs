@@ -70,6 +70,16 @@ impl Layout {
         self.root.join("publish.sock")
     }
 
+    /// The socket that takes a port of the host on which the Kubernetes API is served.
+    pub(crate) fn kubernetes_api_socket(&self) -> PathBuf {
+        self.root.join("kubeapi.sock")
+    }
+
+    /// How kubectl reaches the machine, and what it proves itself with.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.root.join("kubeconfig")
+    }
+
     /// What the control plane and the agents watch.
     pub fn registry(&self) -> PathBuf {
         self.root.join("registry")

@@ -14,6 +14,7 @@
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
 //! | `client`, `exec`, `processes`, `record` | what the user's commands need |
 //! | `publish` | ports of the host that lead to gateways |
+//! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl; it only reads |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `host_path` | directories of the host that pods may write |
@@ -37,6 +38,7 @@ mod host_path;
 pub mod image;
 mod import;
 mod init;
+mod kubernetes_api;
 pub mod layout;
 pub mod logs;
 mod node;
@@ -68,6 +70,9 @@ pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, Terminal, exec};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
+pub use kubernetes_api::{
+    ApiAddress, ApiAddressError, KubernetesApiError, bind_kubernetes_api, serve_kubernetes_api,
+};
 pub use node::services::{Endpoint, PortView, ServiceView};
 pub use pod_object::complete_pod;
 pub use processes::{ProcessInfo, processes};

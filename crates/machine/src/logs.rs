@@ -157,6 +157,102 @@ fn last_lines(text: &[u8], lines: usize) -> &[u8] {
     }
 }
 
+/// Reads a log in parts, and what is added to it later.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    path: PathBuf,
+    /// What is read before the present file: the part that was put aside.
+    old: Option<File>,
+    file: File,
+}
+
+impl Reader {
+    /// Begins with the part that was put aside, or only with the last lines of both.
+    pub(crate) fn open(path: &Path, lines: Option<usize>) -> io::Result<Self> {
+        let mut old = match File::open(aside(path)) {
+            Ok(old) => Some(old),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let mut file = File::open(path)?;
+        if let Some(lines) = lines {
+            match seek_last_lines(&mut file, lines, true)? {
+                None => old = None,
+                Some(missing) => {
+                    file.rewind()?;
+                    let is_empty = file.metadata()?.len() == 0;
+                    if let Some(old) = &mut old
+                        && seek_last_lines(old, missing, is_empty)?.is_some()
+                    {
+                        old.rewind()?;
+                    }
+                }
+            }
+        }
+        Ok(Self { path: path.to_owned(), old, file })
+    }
+
+    /// Reads the next part; nothing, where the log ends for now.
+    pub(crate) fn read(&mut self, part: &mut [u8]) -> io::Result<usize> {
+        if let Some(old) = &mut self.old {
+            match old.read(part)? {
+                0 => self.old = None,
+                length => return Ok(length),
+            }
+        }
+        let length = self.file.read(part)?;
+        if length > 0 {
+            return Ok(length);
+        }
+        match fs::metadata(&self.path) {
+            Ok(now) if now.ino() != self.file.metadata()?.ino() => {
+                // It may have grown between the two looks, before it was put aside.
+                let length = self.file.read(part)?;
+                if length > 0 {
+                    return Ok(length);
+                }
+                self.file = File::open(&self.path)?;
+                self.file.read(part)
+            }
+            Ok(_) => Ok(0),
+            // Between two files of a rotation.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Goes to where the last lines of a file begin. If it has fewer, says how many are missing.
+fn seek_last_lines(file: &mut File, lines: usize, may_be_cut: bool) -> io::Result<Option<usize>> {
+    let mut end = file.metadata()?.len();
+    let mut block = [0; COPY_BUFFER_SIZE_BYTES];
+    let mut left = lines;
+    // The end of the last line is none between two lines.
+    let mut is_last = may_be_cut;
+    if lines == 0 {
+        file.seek(SeekFrom::Start(end))?;
+        return Ok(None);
+    }
+    while end > 0 {
+        let start = end.saturating_sub(COPY_BUFFER_SIZE_BYTES as u64);
+        let length = usize::try_from(end - start).expect("it is at most a block");
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut block[..length])?;
+        for (at, byte) in block[..length].iter().enumerate().rev() {
+            if std::mem::take(&mut is_last) || *byte != b'\n' {
+                continue;
+            }
+            left -= 1;
+            if left == 0 {
+                file.seek(SeekFrom::Start(start + at as u64 + 1))?;
+                return Ok(None);
+            }
+        }
+        end = start;
+    }
+    Ok(Some(left))
+}
+
 /// Follows a log from a position in its present file as it grows. Ends only with an error; drop the
 /// future to stop.
 pub async fn follow(path: &Path, mut position: u64, output: &mut impl Write) -> io::Result<()> {
@@ -220,6 +316,67 @@ mod tests {
         check("a\nb\n", 0, "");
         check("", 3, "");
         check("\n\n", 1, "\n");
+    }
+
+    #[test]
+    fn a_reader_begins_with_the_last_lines_of_both_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let check = |old: Option<&str>, new: &str, lines: Option<usize>, expected: &str| {
+            match old {
+                Some(old) => fs::write(aside(&path), old).unwrap(),
+                None => drop(fs::remove_file(aside(&path))),
+            }
+            fs::write(&path, new).unwrap();
+            let mut reader = Reader::open(&path, lines).unwrap();
+            let (mut text, mut part) = (Vec::new(), [0; 3]);
+            loop {
+                match reader.read(&mut part).unwrap() {
+                    0 => break,
+                    length => text.extend_from_slice(&part[..length]),
+                }
+            }
+            let text = String::from_utf8(text).unwrap();
+            assert_eq!(text, expected, "{lines:?} of {old:?} and {new:?}");
+        };
+        check(None, "a\nb\nc\n", None, "a\nb\nc\n");
+        check(None, "a\nb\nc\n", Some(2), "b\nc\n");
+        check(None, "a\nb\nc", Some(2), "b\nc");
+        check(None, "a\nb\n", Some(2), "a\nb\n");
+        check(None, "a\nb\n", Some(9), "a\nb\n");
+        check(None, "a\n", Some(0), "");
+        check(None, "", Some(3), "");
+        check(Some("x\ny\nz\n"), "a\nb\n", None, "x\ny\nz\na\nb\n");
+        check(Some("x\ny\nz\n"), "a\nb\n", Some(1), "b\n");
+        check(Some("x\ny\nz\n"), "a\nb\n", Some(2), "a\nb\n");
+        check(Some("x\ny\nz\n"), "a\nb\n", Some(3), "z\na\nb\n");
+        check(Some("x\ny\nz\n"), "a\nb\n", Some(9), "x\ny\nz\na\nb\n");
+        check(Some("x\ny"), "z\nb\n", Some(2), "yz\nb\n");
+        check(Some("x\ny\n"), "", Some(1), "y\n");
+        let long = "l\n".repeat(COPY_BUFFER_SIZE_BYTES);
+        check(None, &long, Some(COPY_BUFFER_SIZE_BYTES - 1), &long[2..]);
+    }
+
+    #[test]
+    fn a_reader_goes_on_behind_a_rotation() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        fs::write(&path, "one\n").unwrap();
+        let mut reader = Reader::open(&path, Some(0)).unwrap();
+        let mut part = [0; 16];
+        let mut next = || {
+            let length = reader.read(&mut part).unwrap();
+            String::from_utf8(part[..length].to_vec()).unwrap()
+        };
+        assert_eq!(next(), "");
+        let mut old = OpenOptions::new().append(true).open(&path).unwrap();
+        old.write_all(b"two\n").unwrap();
+        fs::rename(&path, aside(&path)).unwrap();
+        assert_eq!(next(), "two\n");
+        assert_eq!(next(), "", "between two files");
+        fs::write(&path, "three\n").unwrap();
+        assert_eq!(next(), "three\n");
+        assert_eq!(next(), "");
     }
 
     #[test]

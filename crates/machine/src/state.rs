@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use ambit_net::capture::Capture;
 use ambit_net::namespace::NetNs;
 use ambit_words::names::UNSCHEDULABLE;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::client::{NodeInfo, PodInfo};
 use super::command::{Apply, Diff, Difference, Expected};
@@ -55,6 +55,8 @@ pub(super) struct Objects {
     /// What names the mesh, if the machine has one.
     pub(super) mesh: Option<MeshNames>,
     pub(super) events: Events,
+    /// Counts how often the controllers have come to rest: what is shown may have changed then.
+    pub(super) settled: watch::Sender<u64>,
 }
 
 impl Objects {
@@ -122,6 +124,7 @@ impl Objects {
     pub(super) fn settle(&mut self) -> Result<(), StoreError> {
         let settled = self.come_to_rest();
         self.events.observe(&self.store, &self.reported, &timestamp());
+        self.settled.send_modify(|count| *count += 1);
         settled
     }
 
@@ -235,7 +238,8 @@ mod tests {
         record.write(&layout).unwrap();
         let admission = Admission { images: images.clone(), rootless: false };
         let reported = Mirror::new(&layout);
-        let objects = Objects { store, reported, admission, mesh: None, events: Events::default() };
+        let (events, settled) = (Events::default(), watch::Sender::default());
+        let objects = Objects { store, reported, admission, mesh: None, events, settled };
         (root, layout, objects)
     }
 

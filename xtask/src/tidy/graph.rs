@@ -35,7 +35,7 @@ const EDGES: [(&str, &[&str]); 23] = [
     ("ambit-node", NODE),
     ("ambit-plan", &["ambit-model", "ambit-manifest"]),
     ("ambit-load", &["ambit-model", "ambit-net"]),
-    ("ambit-machine", &["ambit-image", "ambit-log", "ambit-net", "ambit-manifest"]),
+    ("ambit-machine", MACHINE),
     ("ambit-bench", BENCH),
     ("ambit-cluster", &["ambit-wire", "ambit-apiserver"]),
     ("ambit-cli", EVERYTHING),
@@ -56,6 +56,16 @@ const CONTROL: &[&str] = &[
     "ambit-apiserver",
 ];
 const NODE: &[&str] = &["ambit-model", "ambit-wire", "ambit-tls", "ambit-net", "ambit-apiserver"];
+/// It serves the Kubernetes API on the host's loopback, with TLS of its own.
+const MACHINE: &[&str] = &[
+    "ambit-image",
+    "ambit-kubeapi",
+    "ambit-log",
+    "ambit-manifest",
+    "ambit-model",
+    "ambit-net",
+    "ambit-tls",
+];
 /// The experiments on a cluster use what a user's command knows of one.
 const BENCH: &[&str] = &[
     "ambit-apiserver",

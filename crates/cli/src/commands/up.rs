@@ -37,6 +37,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     published(&args.publish, &manifests.objects)?;
     // Before anything is started that would have to be taken down again.
     let sockets = ambit_machine::bind(&args.publish)?;
+    let api = args.kubernetes_api.map(ambit_machine::bind_kubernetes_api).transpose()?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
     let registries = super::registries::of_user(&images.sources)?;
@@ -57,6 +58,9 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let filling = async {
         ambit_machine::publish(&born.layout, &args.publish, sockets).await?;
+        if let Some(port) = api {
+            ambit_machine::serve_kubernetes_api(&born.layout, port).await?;
+        }
         fill(&client, objects, !args.no_mesh, start).await
     };
     let filled = tokio::select! {
@@ -80,6 +84,10 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     ));
     for published in &args.publish {
         tell(format_args!("        {published}"));
+    }
+    if args.kubernetes_api.is_some() {
+        let path = born.layout.kubeconfig();
+        tell(format_args!("        kubectl reads it with KUBECONFIG={}", path.display()));
     }
     if args.detach {
         return Ok(if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });

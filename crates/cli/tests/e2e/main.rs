@@ -38,6 +38,7 @@ mod held;
 mod images;
 mod inputs;
 mod inspect;
+mod kubectl;
 mod kustomize;
 mod lifecycle;
 mod load;

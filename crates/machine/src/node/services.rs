@@ -9,9 +9,11 @@ use std::net::IpAddr;
 use ambit_net::nftables::Protocol;
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::Value;
 
 use super::plan::PodName;
 use crate::controller::decode;
+use crate::objects::ObjectRef;
 use crate::registry::Mirror;
 
 /// A service.
@@ -63,8 +65,17 @@ pub struct Endpoint {
 
 /// Every service of the registry.
 pub(crate) fn services(mirror: &Mirror) -> Vec<ServiceView> {
+    views(mirror.of_plural("services"), mirror.of_plural("pods"), mirror)
+}
+
+/// These services, with those of these pods that they select.
+pub(crate) fn views<'a>(
+    services: impl Iterator<Item = (&'a ObjectRef, &'a Value)>,
+    all: impl Iterator<Item = (&'a ObjectRef, &'a Value)>,
+    mirror: &Mirror,
+) -> Vec<ServiceView> {
     let mut pods: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
-    for (object, value) in mirror.of_plural("pods") {
+    for (object, value) in all {
         pods.entry(object.namespace.clone().unwrap_or_default()).or_default().push(decode(value));
     }
     let view = |value| {
@@ -73,7 +84,7 @@ pub(crate) fn services(mirror: &Mirror) -> Vec<ServiceView> {
         let pods = pods.get(&namespace).map(Vec::as_slice).unwrap_or_default();
         view(&service, pods, mirror)
     };
-    mirror.of_plural("services").map(|(_, value)| view(value)).collect()
+    services.map(|(_, value)| view(value)).collect()
 }
 
 fn view(service: &Service, pods: &[Pod], mirror: &Mirror) -> ServiceView {
