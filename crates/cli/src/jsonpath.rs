@@ -8,12 +8,10 @@ mod parse;
 
 use std::cmp::Ordering;
 
+use ambit_words::names::NOTHING;
 use serde_json::{Number, Value};
 
 pub(crate) use parse::TemplateError;
-
-/// What custom columns print where nothing is.
-const NOTHING: &str = "<none>";
 
 /// A template.
 #[derive(Clone, Debug, PartialEq)]

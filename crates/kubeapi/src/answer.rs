@@ -14,8 +14,6 @@ use crate::history::{Change, ChangeKind, Key};
 use crate::resource::Resource;
 use crate::table;
 
-/// The media type of nearly every answer.
-pub const JSON: &str = "application/json";
 /// The version of forms that are not of a kind's own.
 const META: &str = "meta.k8s.io/v1";
 /// What marks the bookmark behind everything that was there when a watch began.
@@ -177,6 +175,7 @@ mod tests {
     use crate::call::{Api, Call, Request};
     use crate::history::History;
 
+    const PLAIN: &str = "*/*";
     const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
     fn api() -> Api {
@@ -227,7 +226,7 @@ mod tests {
     #[test]
     fn a_list_holds_what_is_asked_for() {
         let check = |path: &str, query: &str, expected: &[&str]| {
-            let list = listed(path, query, JSON);
+            let list = listed(path, query, PLAIN);
             assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodList"), &json!("v1")));
             assert_eq!(list["metadata"]["resourceVersion"], "4");
             let items = list["items"].as_array().expect("items");
@@ -263,7 +262,7 @@ mod tests {
     #[test]
     fn an_object_has_the_version_that_is_asked_for() {
         let path = "/apis/gateway.networking.k8s.io/v1beta1/namespaces/a/httproutes/web";
-        let Call::Get(single) = ask(path, "", JSON) else { panic!("{path} is an object") };
+        let Call::Get(single) = ask(path, "", PLAIN) else { panic!("{path} is an object") };
         let stored = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
             "metadata": {"name": "web"}});
         let shown = object(&single, &stored, now());
@@ -275,7 +274,7 @@ mod tests {
     #[test]
     fn events_say_what_the_selector_sees() {
         let query = "watch=1&labelSelector=app%3Dweb";
-        let Call::Watch(watch) = ask("/api/v1/namespaces/a/pods", query, JSON) else {
+        let Call::Watch(watch) = ask("/api/v1/namespaces/a/pods", query, PLAIN) else {
             panic!("it is a watch");
         };
         let mut history = history();
@@ -296,7 +295,7 @@ mod tests {
     #[test]
     fn marks_carry_a_version() {
         let query = "watch=1&allowWatchBookmarks=1&sendInitialEvents=true";
-        for accept in [JSON, TABLE] {
+        for accept in [PLAIN, TABLE] {
             let Call::Watch(watch) = ask("/api/v1/pods", query, accept) else {
                 panic!("it is a watch");
             };

@@ -171,20 +171,21 @@ impl Api {
     }
 
     fn document(&self, parts: &[&str], request: &Request<'_>) -> Result<Option<Call>, Status> {
+        let json = "application/json";
         let document = |media_type, body| Ok(Some(Call::Document { media_type, body }));
         let found = |body: Option<Value>| {
             let body = body.ok_or_else(Status::no_such_path)?;
-            Ok(Some(Call::Document { media_type: crate::JSON, body }))
+            Ok(Some(Call::Document { media_type: json, body }))
         };
         match *parts {
             _ if request.method != Method::GET => Ok(None),
             ["healthz" | "livez" | "readyz"] => Ok(Some(Call::Health)),
             ["openapi", ..] => Err(Status::no_schemas()),
-            ["version"] => document(crate::JSON, self.version()),
+            ["version"] => document(json, self.version()),
             [root @ ("api" | "apis")] => {
                 let form = DiscoveryForm::of(request.accept)?;
                 let media_type = match form {
-                    DiscoveryForm::Single => crate::JSON,
+                    DiscoveryForm::Single => json,
                     DiscoveryForm::Aggregated => discovery::AGGREGATED_TYPE,
                 };
                 document(media_type, discovery::root(&self.resources, root == "api", form))

@@ -29,7 +29,7 @@ mod selector;
 mod status;
 mod table;
 
-pub use answer::{JSON, bookmark, event, initial_end, list, object};
+pub use answer::{bookmark, event, initial_end, list, object};
 pub use call::{Api, Call, Listing, Log, Request, Single, Watch};
 pub use history::{Change, ChangeKind, History, Key};
 pub use resource::Resource;

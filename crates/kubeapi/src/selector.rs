@@ -350,7 +350,9 @@ mod tests {
     #[test]
     fn fields_select() {
         let pod = json!({
-            "metadata": {"name": "a,b=c"}, "spec": {"nodeName": "n"}, "status": {"phase": "Running"},
+            "metadata": {"name": "a,b=c"},
+            "spec": {"nodeName": "n"},
+            "status": {"phase": "Running"},
         });
         let check = |text: &str, expected: bool| {
             let selectors = Selectors::parse(&PODS, None, Some(text)).expect(text);

@@ -53,7 +53,20 @@ const PLAIN: &[Column] = &[NAME, AGE];
 
 /// The columns of the others, by plural.
 const COLUMNS: &[(&str, &[Column])] = &[
-    ("pods", pods::COLUMNS),
+    (
+        "pods",
+        &[
+            NAME,
+            column("Ready", Cell::Made(pods::ready)),
+            column("Status", Cell::Made(pods::status)),
+            column("Restarts", Cell::Made(pods::restarts)),
+            AGE,
+            wide("IP", Cell::Made(pods::ip)),
+            wide("Node", Cell::Made(pods::node)),
+            wide("Nominated Node", Cell::Made(cells::none)),
+            wide("Readiness Gates", Cell::Made(cells::none)),
+        ],
+    ),
     (
         "nodes",
         &[

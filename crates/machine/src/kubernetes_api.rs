@@ -13,6 +13,7 @@ mod body;
 mod content;
 mod endpoints;
 mod serve;
+mod server;
 
 use std::fmt;
 use std::fs;
@@ -31,7 +32,7 @@ use anyhow::{Context as _, ensure};
 use tokio::time::{sleep, timeout};
 
 use self::access::Access;
-use self::serve::Server;
+use self::server::Server;
 use crate::layout::Layout;
 use crate::ownership::{OwnershipError, check_state_directory, open_own};
 use crate::state::Machine;

@@ -43,3 +43,6 @@ pub const POD_TOKEN: &str = "istio-token";
 pub const ROOTS: &str = "istio";
 /// The file of the root certificate, with a node's credentials and a pod's.
 pub const ROOT_CERTIFICATE: &str = "root-cert.pem";
+
+/// What kubectl prints where there is nothing.
+pub const NOTHING: &str = "<none>";

@@ -82,13 +82,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         start.elapsed().as_secs_f64(),
         born.layout.root().display()
     ));
-    for published in &args.publish {
-        tell(format_args!("        {published}"));
-    }
-    if args.kubernetes_api.is_some() {
-        let path = born.layout.kubeconfig();
-        tell(format_args!("        kubectl reads it with KUBECONFIG={}", path.display()));
-    }
+    tell_ways(&args, &born.layout);
     if args.detach {
         return Ok(if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -99,6 +93,17 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         () = super::acme::watch(&client), if !args.no_mesh => {}
     }
     down(&StateArgs { state: Some(config.state) }).await
+}
+
+/// Says what of the host leads to the machine.
+fn tell_ways(args: &UpArgs, layout: &Layout) {
+    for published in &args.publish {
+        tell(format_args!("        {published}"));
+    }
+    if args.kubernetes_api.is_some() {
+        let path = layout.kubeconfig();
+        tell(format_args!("        kubectl reads it with KUBECONFIG={}", path.display()));
+    }
 }
 
 /// Whether each publication leads to a listener of a Gateway among the objects, or of a

@@ -1,20 +1,19 @@
 //! Cells that are more than one field.
 
+use ambit_words::names::NOTHING;
 use serde_json::{Map, Value, json};
 
-/// What is printed where there is nothing.
-const NONE: &str = "<none>";
 /// Endpoints that are listed before the rest is counted.
 const ENDPOINTS_MAX: usize = 3;
 /// How a label begins that names a role of a node.
 const ROLE: &str = "node-role.kubernetes.io/";
 
 pub(super) fn none(_object: &Value) -> Value {
-    json!(NONE)
+    json!(NOTHING)
 }
 
 pub(super) fn or_none(text: &str) -> Value {
-    json!(if text.is_empty() { NONE } else { text })
+    json!(if text.is_empty() { NOTHING } else { text })
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

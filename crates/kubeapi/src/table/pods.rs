@@ -1,26 +1,14 @@
-//! The columns of pods.
+//! The cells of pods.
 //!
 //! The word in the column Status is not the pod's phase: it is the reason of the container that
 //! matters most, as `printPod` of Kubernetes finds it.
 
 use serde_json::{Value, json};
 
-use super::{AGE, Cell, Column, NAME, cells, column, wide};
+use super::cells;
 
 /// Phases of a pod that will not run again.
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
-
-pub(super) const COLUMNS: &[Column] = &[
-    NAME,
-    column("Ready", Cell::Made(ready)),
-    column("Status", Cell::Made(status)),
-    column("Restarts", Cell::Made(restarts)),
-    AGE,
-    wide("IP", Cell::Made(ip)),
-    wide("Node", Cell::Made(node)),
-    wide("Nominated Node", Cell::Made(cells::none)),
-    wide("Readiness Gates", Cell::Made(cells::none)),
-];
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
@@ -30,20 +18,20 @@ fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
     object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn ready(pod: &Value) -> Value {
+pub(super) fn ready(pod: &Value) -> Value {
     let statuses = list(pod, "/status/containerStatuses");
     let is_ready = |it: &&Value| it["ready"] == true && it["state"]["running"].is_object();
     let count = list(pod, "/spec/containers").len();
     json!(format!("{}/{count}", statuses.iter().filter(is_ready).count()))
 }
 
-fn restarts(pod: &Value) -> Value {
+pub(super) fn restarts(pod: &Value) -> Value {
     let both = ["/status/initContainerStatuses", "/status/containerStatuses"];
     let counts = both.iter().flat_map(|pointer| list(pod, pointer));
     json!(counts.filter_map(|it| it["restartCount"].as_u64()).sum::<u64>())
 }
 
-fn status(pod: &Value) -> Value {
+pub(super) fn status(pod: &Value) -> Value {
     let phase = text(pod, "/status/phase");
     let is_going = pod.pointer("/metadata/deletionTimestamp").is_some();
     if is_going && !ENDED.contains(&phase) {
@@ -104,11 +92,11 @@ fn of_ended(ended: &Value) -> String {
     }
 }
 
-fn ip(pod: &Value) -> Value {
+pub(super) fn ip(pod: &Value) -> Value {
     cells::or_none(text(pod, "/status/podIP"))
 }
 
-fn node(pod: &Value) -> Value {
+pub(super) fn node(pod: &Value) -> Value {
     cells::or_none(text(pod, "/spec/nodeName"))
 }
 

@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn the_kubeconfig_says_where_and_how() {
         let text = access().kubeconfig();
-        let expected = "clusters:\n- name: ambit\n  cluster:\n    server: https://127.0.0.1:6443\n    \
-                        certificate-authority-data: cm9vdA==\n";
+        let expected =
+            "    server: https://127.0.0.1:6443\n    certificate-authority-data: cm9vdA==\n";
         assert!(text.contains(expected), "{text}");
         assert!(text.contains("users:\n- name: ambit\n  user:\n    token: secret\n"), "{text}");
         assert!(text.ends_with("    user: ambit\ncurrent-context: ambit\n"), "{text}");

@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::content;
-use super::serve::Server;
+use super::server::Server;
 use crate::logs;
 use crate::state::Machine;
 

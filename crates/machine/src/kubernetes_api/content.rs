@@ -247,7 +247,8 @@ mod tests {
         let expected = json!({
             "startTime": "2026-01-31T12:00:00Z",
             "initContainerStatuses": [
-                {"restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+                {"restartCount": 0,
+                    "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
             ],
             "containerStatuses": [
                 {"restartCount": 0, "state": {"running": {"startedAt": "2026-01-31T12:00:00Z"}}},
@@ -271,7 +272,13 @@ mod tests {
             let found = [&conditions[0]["status"], &conditions[1]["reason"]];
             assert_eq!(found, [&json!(expected[0]), &json!(expected[1])]);
         };
-        let counts = |replicas: u64, updated: u64, available: u64| json!({"replicas": replicas, "updatedReplicas": updated, "availableReplicas": available});
+        let counts = |replicas: u64, updated: u64, available: u64| {
+            json!({
+                "replicas": replicas,
+                "updatedReplicas": updated,
+                "availableReplicas": available,
+            })
+        };
         check(counts(2, 2, 2), ["True", "NewReplicaSetAvailable"]);
         check(counts(3, 2, 2), ["True", "ReplicaSetUpdated"]);
         check(counts(2, 2, 1), ["False", "ReplicaSetUpdated"]);

@@ -5,10 +5,10 @@
 //! machine's objects are held only while they are copied, and never on this thread.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_kubeapi::{Api, Call, History, JSON, Key, Listing, Request, Resource, Single, Status};
+use ambit_kubeapi::{Call, History, Listing, Request, Single, Status};
 use ambit_tls::edge::EdgeAcceptor;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
@@ -19,21 +19,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use super::access::Access;
 use super::body::{self, Body};
-use super::content;
-use crate::objects::Kind;
-use crate::state::Machine;
+use super::server::Server;
 
 /// Connections at once; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
-/// Requests that are worked on at once; others are told to come again.
-const REQUESTS_MAX: usize = 32;
-/// Watches and followed logs that are open at once; others are told to come again.
-const STREAMS_MAX: usize = 128;
 /// Largest head of a request.
 const HEAD_SIZE_MAX_BYTES: usize = 32 << 10;
 /// Longest wait for a handshake, and for a head from its first byte or the answer before it.
@@ -41,64 +34,6 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Wait before a socket that cannot accept is tried again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Kinds that are made of others here, beside those that a machine keeps.
-const ENDPOINTS: Resource =
-    Resource { kind: "Endpoints", plural: "endpoints", namespaced: true, api_versions: &["v1"] };
-const EVENTS: Resource =
-    Resource { kind: "Event", plural: "events", namespaced: true, api_versions: &["v1"] };
-
-/// What the connections share.
-pub(super) struct Server {
-    pub(super) machine: Arc<Machine>,
-    api: Api,
-    access: Access,
-    history: Mutex<History>,
-    /// Counts how often the controllers have come to rest.
-    pub(super) settled: watch::Receiver<u64>,
-    requests: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
-}
-
-impl Server {
-    pub(super) fn new(machine: Arc<Machine>, access: Access) -> Self {
-        let kept = Kind::all().map(|kind| Resource {
-            kind: kind.name(),
-            plural: kind.plural(),
-            namespaced: kind.is_namespaced(),
-            api_versions: kind.api_versions(),
-        });
-        let resources = kept.chain([ENDPOINTS, EVENTS]).collect();
-        let settled = machine.objects().settled.subscribe();
-        Self {
-            machine,
-            settled,
-            api: Api { resources, server: content::VERSION.to_owned() },
-            access,
-            history: Mutex::default(),
-            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-        }
-    }
-
-    /// Looks at the objects of a kind as they are now, and answers from what is known then.
-    pub(super) async fn look<T: Send + 'static>(
-        self: &Arc<Self>,
-        plural: &'static str,
-        answer: impl FnOnce(&History) -> T + Send + 'static,
-    ) -> Result<T, Status> {
-        let server = Arc::clone(self);
-        // Whoever holds the objects may hold them for long.
-        let looking = tokio::task::spawn_blocking(move || {
-            let mut history =
-                server.history.lock().expect("nothing panics while it holds the lock");
-            let now: Vec<(Key, Value)> = content::objects(&server.machine, plural);
-            history.look(plural, now);
-            answer(&history)
-        });
-        looking.await.map_err(|_| Status::internal("the objects could not be read"))
-    }
-}
 
 /// Accepts connections for as long as the machine lives.
 pub(super) async fn accept(server: Arc<Server>, socket: TcpListener, tls: EdgeAcceptor) {
@@ -166,17 +101,17 @@ async fn try_answer(
         Arc::clone(&server.streams).try_acquire_owned().map_err(busy)
     };
     match call {
-        Call::Document { media_type, body } => Ok(json(media_type, &body)),
+        Call::Document { media_type, body } => Ok(whole(media_type, body.to_string().into())),
         Call::Health => Ok(whole("text/plain", "ok".into())),
-        Call::List(listing) => Ok(json(JSON, &list(server, listing).await?)),
-        Call::Get(single) => Ok(json(JSON, &get(server, single).await?)),
+        Call::List(listing) => Ok(json(&list(server, listing).await?)),
+        Call::Get(single) => Ok(json(&get(server, single).await?)),
         Call::Watch(watch) => {
             let stream = body::watch(Arc::clone(server), watch, room()?).await?;
-            Ok(answered(StatusCode::OK, JSON, stream))
+            Ok(answered("application/json", stream))
         }
         Call::Log(log) => {
             let stream = body::log(&server.machine, log, room()?).await?;
-            Ok(answered(StatusCode::OK, "text/plain", stream))
+            Ok(answered("text/plain", stream))
         }
     }
 }
@@ -202,7 +137,7 @@ async fn get(server: &Arc<Server>, single: Single) -> Result<Value, Status> {
 }
 
 fn refusal(status: &Status) -> Response<Body> {
-    let mut response = json(JSON, &status.to_json());
+    let mut response = json(&status.to_json());
     *response.status_mut() = status.code();
     if status.code() == StatusCode::TOO_MANY_REQUESTS {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
@@ -210,17 +145,16 @@ fn refusal(status: &Status) -> Response<Body> {
     response
 }
 
-fn json(media_type: &'static str, value: &Value) -> Response<Body> {
-    whole(media_type, value.to_string().into())
+fn json(value: &Value) -> Response<Body> {
+    whole("application/json", value.to_string().into())
 }
 
 fn whole(media_type: &'static str, text: Bytes) -> Response<Body> {
-    answered(StatusCode::OK, media_type, Full::new(text).boxed_unsync())
+    answered(media_type, Full::new(text).boxed_unsync())
 }
 
-fn answered(status: StatusCode, media_type: &'static str, body: Body) -> Response<Body> {
+fn answered(media_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }

@@ -1,0 +1,77 @@
+//! What the connections of the API share: the machine, its kinds, and their history.
+//!
+//! The machine's objects are held only while they are copied, and never on the thread that serves.
+
+use std::sync::{Arc, Mutex};
+
+use ambit_kubeapi::{Api, History, Key, Resource, Status};
+use serde_json::Value;
+use tokio::sync::{Semaphore, watch};
+
+use super::access::Access;
+use super::content;
+use crate::objects::Kind;
+use crate::state::Machine;
+
+/// Requests that are worked on at once; others are told to come again.
+const REQUESTS_MAX: usize = 32;
+/// Watches and followed logs that are open at once; others are told to come again.
+const STREAMS_MAX: usize = 128;
+
+/// Kinds that are made of others here, beside those that a machine keeps.
+const ENDPOINTS: Resource =
+    Resource { kind: "Endpoints", plural: "endpoints", namespaced: true, api_versions: &["v1"] };
+const EVENTS: Resource =
+    Resource { kind: "Event", plural: "events", namespaced: true, api_versions: &["v1"] };
+
+/// What the connections share.
+pub(super) struct Server {
+    pub(super) machine: Arc<Machine>,
+    pub(super) api: Api,
+    pub(super) access: Access,
+    history: Mutex<History>,
+    /// Counts how often the controllers have come to rest.
+    pub(super) settled: watch::Receiver<u64>,
+    pub(super) requests: Arc<Semaphore>,
+    pub(super) streams: Arc<Semaphore>,
+}
+
+impl Server {
+    pub(super) fn new(machine: Arc<Machine>, access: Access) -> Self {
+        let kept = Kind::all().map(|kind| Resource {
+            kind: kind.name(),
+            plural: kind.plural(),
+            namespaced: kind.is_namespaced(),
+            api_versions: kind.api_versions(),
+        });
+        let resources = kept.chain([ENDPOINTS, EVENTS]).collect();
+        let settled = machine.objects().settled.subscribe();
+        Self {
+            machine,
+            settled,
+            api: Api { resources, server: content::VERSION.to_owned() },
+            access,
+            history: Mutex::default(),
+            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+        }
+    }
+
+    /// Looks at the objects of a kind as they are now, and answers from what is known then.
+    pub(super) async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        plural: &'static str,
+        answer: impl FnOnce(&History) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let server = Arc::clone(self);
+        // Whoever holds the objects may hold them for long.
+        let looking = tokio::task::spawn_blocking(move || {
+            let mut history =
+                server.history.lock().expect("nothing panics while it holds the lock");
+            let now: Vec<(Key, Value)> = content::objects(&server.machine, plural);
+            history.look(plural, now);
+            answer(&history)
+        });
+        looking.await.map_err(|_| Status::internal("the objects could not be read"))
+    }
+}
