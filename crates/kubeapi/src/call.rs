@@ -180,7 +180,6 @@ impl Api {
         match *parts {
             _ if request.method != Method::GET => Ok(None),
             ["healthz" | "livez" | "readyz"] => Ok(Some(Call::Health)),
-            ["openapi", ..] => Err(Status::no_schemas()),
             ["version"] => document(json, self.version()),
             [root @ ("api" | "apis")] => {
                 let form = DiscoveryForm::of(request.accept)?;
@@ -446,7 +445,7 @@ mod tests {
         get("/api/v1/namespaces/a/pods/web/scale", 404, "could not find");
         get("/api/v1/namespaces/a/pods/web/log/more", 404, "could not find");
         get("/apis/apps/v1/namespaces/a/deployments/web/log", 404, "could not find");
-        get("/openapi/v3", 501, "has no OpenAPI");
+        get("/openapi/v3", 404, "could not find");
         get("/apis/apps/v1/namespaces/a/deployments/web/scale", 405, "ambit apply");
         get("/api/v1/pods?continue=x", 410, "list without it");
         get("/api/v1/pods?watch=1&resourceVersion=x", 400, "is not a number");

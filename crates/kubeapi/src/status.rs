@@ -66,13 +66,6 @@ impl Status {
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
     }
 
-    /// Who asks for a kind's schema wants to check what it will send.
-    pub(crate) fn no_schemas() -> Self {
-        let message = "the server has no OpenAPI, because it only reads; use `ambit apply`, which \
-                       checks what it sends";
-        Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
-    }
-
     /// Changes since that version are not known any more: list again.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)
