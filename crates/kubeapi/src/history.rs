@@ -77,7 +77,12 @@ impl History {
         let kind = self.kinds.entry(plural).or_default();
         let mut gone = std::mem::take(&mut kind.objects);
         for (key, mut object) in now {
-            let before = gone.remove(&key);
+            let mut before = gone.remove(&key);
+            // Another object may have taken the name since the last look.
+            if let Some(earlier) = before.take_if(|it| uid(it) != uid(&object)) {
+                self.version += 1;
+                kind.note_gone(&key, self.version, &earlier);
+            }
             if let Some(before) = &before {
                 // Equal but for the version, if at all.
                 copy_version(before, &mut object);
@@ -95,9 +100,7 @@ impl History {
         }
         for (key, object) in gone {
             self.version += 1;
-            let mut object = Value::clone(&object);
-            set_version(&mut object, self.version);
-            kind.note(&key, self.version, ChangeKind::Deleted, &Arc::new(object));
+            kind.note_gone(&key, self.version, &object);
         }
         if is_first {
             // What was before the first look is not known.
@@ -156,6 +159,16 @@ impl Objects {
         let (namespace, object) = (key.namespace.clone(), Arc::clone(object));
         self.changes.push_back(Change { version, namespace, kind, object });
     }
+
+    fn note_gone(&mut self, key: &Key, version: u64, object: &Value) {
+        let mut object = object.clone();
+        set_version(&mut object, version);
+        self.note(key, version, ChangeKind::Deleted, &Arc::new(object));
+    }
+}
+
+fn uid(object: &Value) -> Option<&Value> {
+    object.pointer("/metadata/uid")
 }
 
 fn copy_version(from: &Value, to: &mut Value) {
@@ -217,6 +230,12 @@ mod tests {
         assert_eq!(names, ["b", "c"]);
         assert_eq!(history.object("pods", "", "b").map(|it| it["said"].clone()), Some(json!(2)));
         assert!(history.object("pods", "", "a").is_none());
+        let (key, mut other) = named("b", 2);
+        other["metadata"]["uid"] = json!("another");
+        let before = history.version();
+        history.look("pods", [(key, other), named("c", 1)]);
+        let all = ["-b2", "+b2"].map(str::to_owned);
+        assert_eq!(changes(&history, before), Ok(all.to_vec()), "another of the same name");
         history.look("nodes", [named("n", 1)]);
         assert_eq!(changes(&history, history.version()), Ok(vec![]), "another kind's");
     }

@@ -4,6 +4,7 @@
 //! and `*` all. As in kustomize, the text of a target's `[key=text]` is a regular expression that
 //! fits anywhere, and a field that is there keeps its type.
 
+use ambit_words::names::NAME_FIELD;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -15,9 +16,6 @@ use crate::measure::measure;
 use crate::resource::Resources;
 use crate::selector::{Matcher, Selector, regex};
 use crate::yaml::plain_scalar;
-
-/// The field that is meant if none is named.
-const DEFAULT_FIELD: &str = "metadata.name";
 
 /// One replacement.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -119,7 +117,7 @@ fn source_value(resources: &Resources, source: &Source) -> Result<Value, Fault> 
 }
 
 fn or_default(path: &str) -> &str {
-    if path.is_empty() { DEFAULT_FIELD } else { path }
+    if path.is_empty() { NAME_FIELD } else { path }
 }
 
 fn part_of(value: &Value, options: &Options) -> Result<Value, Fault> {
@@ -157,7 +155,7 @@ fn write(resources: &mut Resources, target: &Target, value: &Value) -> Result<()
             Ok((Matcher::new(it)?, by_metadata, !only_metadata))
         })
         .collect::<Result<_, Fault>>()?;
-    let all = [DEFAULT_FIELD.to_owned()];
+    let all = [NAME_FIELD.to_owned()];
     let paths = if target.field_paths.is_empty() { &all[..] } else { &target.field_paths };
     for resource in &mut resources.0 {
         let identities = resource.identities();

@@ -153,8 +153,8 @@ pub async fn serve_kubernetes_api(
     }
 }
 
-/// Starts to take a port, on a thread of its own: an answer must never make the controllers or the
-/// programs of the machine wait.
+/// Starts to take a port, on a thread of its own: the controllers and the programs of the machine
+/// wait for no client, but for the copy of what it asks for.
 pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let path = machine.layout.kubernetes_api_socket();

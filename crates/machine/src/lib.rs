@@ -4,8 +4,8 @@
 //! process, mount and network of the machine. The user's commands reach it through [`Client`], and
 //! [`exec`] runs commands in pods. [`up`] and [`down`] work whatever has died before.
 //!
-//! This crate replaces Kubernetes on one machine: an object store, controllers of what makes pods, a
-//! scheduler, a pod runner, service addresses and cluster DNS. The mesh itself (control plane,
+//! This crate replaces Kubernetes on one machine: an object store, controllers of what makes pods,
+//! a scheduler, a pod runner, service addresses and cluster DNS. The mesh itself (control plane,
 //! agent, proxy) is the shipped binary: this crate starts its roles as separate processes and never
 //! links them.
 //!

@@ -89,9 +89,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
             security::authorization_policy(spec_of, &spec, issues);
             condition::check(&object.metadata, issues);
         }
-        Typed::PeerAuthentication(object) => {
-            security::peer_authentication(&object.spec, &spec, issues);
-        }
+        Typed::PeerAuthentication(it) => security::peer_authentication(&it.spec, &spec, issues),
         Typed::RequestAuthentication(object) => {
             let spec_of = &object.spec;
             attached(&object.metadata, &spec_of.target_ref, &spec_of.target_refs, issues);

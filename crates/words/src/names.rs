@@ -44,5 +44,7 @@ pub const ROOTS: &str = "istio";
 /// The file of the root certificate, with a node's credentials and a pod's.
 pub const ROOT_CERTIFICATE: &str = "root-cert.pem";
 
+/// The path of an object's name, as selectors of fields and replacements write it.
+pub const NAME_FIELD: &str = "metadata.name";
 /// What kubectl prints where there is nothing.
 pub const NOTHING: &str = "<none>";

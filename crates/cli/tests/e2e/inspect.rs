@@ -217,7 +217,7 @@ fn analyses(machine: &Machine) {
                   spec: {selector: {matchLabels: {app: sever}}, rules: [{}]}\n";
     let said = machine.ambit_with(&["analyze", "-f", "-"], policy);
     assert!(said.status.success(), "warnings alone: {}{}", said.out, said.err);
-    says(&said.out, &["warning: <stdin>:", "no workload of namespace `app`", "1 warnings"]);
+    says(&said.out, &["warning: <stdin>:", "no workload of namespace `app`", "1 warning"]);
     let said = machine.ambit_with(&["analyze", "-"], &policy.replace("rules", "ruels"));
     assert_eq!(said.status.code(), Some(1), "{}{}", said.out, said.err);
     says(&said.out, &["error: <stdin>:", "ruels"]);

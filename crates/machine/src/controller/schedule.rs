@@ -1,8 +1,8 @@
 //! Which node a pod goes to: a pure function of the pod, the nodes and the pods that are placed.
 //!
 //! Nodes that the pod's rules exclude are ruled out, each with a reason. Among the others the one
-//! that the pod prefers most wins, then the one with the fewest pods of the same owner, then the one
-//! with the fewest pods, then the first. A rule that cannot be judged excludes every node.
+//! that the pod prefers most wins, then the one with the fewest pods of the same owner, then the
+//! one with the fewest pods, then the first. A rule that cannot be judged excludes every node.
 
 mod nodes;
 mod topology;

@@ -1,16 +1,19 @@
 //! The server: connections, requests, and the answer to each.
 //!
 //! Everything is bounded: connections, the time for a handshake and a head, the size of a head, the
-//! requests that are worked on at once, and the answers that stay open. Bodies are not read. The
-//! machine's objects are held only while they are copied, and never on this thread.
+//! requests that are worked on at once, and the answers that stay open. Bodies are not read. A
+//! client that may not ask is cut off with its first answer, or if it says nothing: others of the
+//! host must not keep the user out.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ambit_kubeapi::{Call, History, Listing, Request, Single, Status};
 use ambit_tls::edge::EdgeAcceptor;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -29,7 +32,8 @@ use super::server::Server;
 const CONNECTIONS_MAX: usize = 256;
 /// Largest head of a request.
 const HEAD_SIZE_MAX_BYTES: usize = 32 << 10;
-/// Longest wait for a handshake, and for a head from its first byte or the answer before it.
+/// Longest wait for a handshake, for the first request of somebody who may ask, and for a head
+/// from its first byte or the answer before it.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Wait before a socket that cannot accept is tried again.
@@ -65,16 +69,29 @@ async fn carry(
         Ok(Err(error)) => return tracing::debug!(%error, "a client of the Kubernetes API left"),
         Err(_elapsed) => return tracing::debug!("a client of the Kubernetes API was too slow"),
     };
-    let answer = |request| {
-        let server = Arc::clone(&server);
-        async move { Ok::<_, Infallible>(answer(&server, request).await) }
+    let is_known = Arc::new(AtomicBool::new(false));
+    let answer = |request: http::Request<Incoming>| {
+        let (server, is_known) = (Arc::clone(&server), Arc::clone(&is_known));
+        async move {
+            if let Err(status) = server.access.check(request.headers()) {
+                return Ok::<_, Infallible>(turned_away(&status));
+            }
+            is_known.store(true, Ordering::Relaxed);
+            Ok(answer(&server, request).await)
+        }
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_SIZE_MAX_BYTES)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
-    if let Err(error) = connection.await {
+    let mut connection = pin!(connection);
+    let ended = match timeout(HANDSHAKE_TIMEOUT, &mut connection).await {
+        Ok(ended) => ended,
+        Err(_elapsed) if is_known.load(Ordering::Relaxed) => connection.await,
+        Err(_elapsed) => return tracing::debug!("a client of the Kubernetes API is not known"),
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a connection to the Kubernetes API broke");
     }
 }
@@ -90,7 +107,6 @@ async fn try_answer(
     server: &Arc<Server>,
     request: &http::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
-    server.access.check(request.headers())?;
     let busy = || Status::too_many("too many requests at once; try again");
     let _held = Arc::clone(&server.requests).try_acquire_owned().map_err(|_| busy())?;
     let accept = request.headers().get(http::header::ACCEPT).and_then(|it| it.to_str().ok());
@@ -134,6 +150,13 @@ async fn get(server: &Arc<Server>, single: Single) -> Result<Value, Status> {
         Ok(ambit_kubeapi::object(&single, found, jiff::Timestamp::now()))
     };
     server.look(plural, answer).await?
+}
+
+/// An answer that ends the connection.
+fn turned_away(status: &Status) -> Response<Body> {
+    let mut response = refusal(status);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn refusal(status: &Status) -> Response<Body> {

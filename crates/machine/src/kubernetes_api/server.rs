@@ -1,6 +1,7 @@
 //! What the connections of the API share: the machine, its kinds, and their history.
 //!
-//! The machine's objects are held only while they are copied, and never on the thread that serves.
+//! The machine's objects are held while they are copied, and pods and endpoints while they are put
+//! together; never on the thread that serves.
 
 use std::sync::{Arc, Mutex};
 

@@ -187,7 +187,8 @@ mod tests {
                 },
                 "name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}},
                 "startupProbe": {
-                    "tcpSocket": {"port": 1, "host": "10.0.0.1"}, "terminationGracePeriodSeconds": 1,
+                    "tcpSocket": {"port": 1, "host": "10.0.0.1"},
+                    "terminationGracePeriodSeconds": 1,
                 },
                 "livenessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
                 "readinessProbe": {"grpc": {"port": 1}},

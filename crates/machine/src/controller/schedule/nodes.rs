@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use ambit_words::names::NAME_FIELD;
 use k8s_openapi::api::core::v1::{
     NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
 };
 
 use super::views::NodeView;
-
-/// The only field that a term may name.
-const NAME_FIELD: &str = "metadata.name";
 
 /// Whether a node has what a pod requires of it; if not, what it lacks.
 pub(super) fn admits(spec: &PodSpec, node: &NodeView) -> Result<(), String> {
