@@ -176,8 +176,8 @@ pub enum ApplyError {
     /// A field that means what a machine cannot do.
     #[error("{object}: {field}: {what}; {remedy}")]
     Refused {
-        /// Which.
-        object: ObjectRef,
+        /// Which; boxed, so that errors stay small.
+        object: Box<ObjectRef>,
         /// Where.
         field: &'static str,
         /// Why not.

@@ -25,7 +25,8 @@ impl Draft<'_> {
         admission: &Admission,
     ) -> Result<(), ApplyError> {
         if let Some((field, what, remedy)) = workload_fields::refused(kind, value) {
-            return Err(ApplyError::Refused { object: object.clone(), field, what, remedy });
+            let object = Box::new(object.clone());
+            return Err(ApplyError::Refused { object, field, what, remedy });
         }
         if kind != Kind::Deployment && object.name.len() > NAME_LEN_MAX {
             return Err(ApplyError::LongName { object: object.clone(), most: NAME_LEN_MAX });
