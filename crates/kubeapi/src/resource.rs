@@ -15,7 +15,7 @@ pub struct Resource {
 
 /// What users type instead of a plural, and the sets that a kind belongs to, as Kubernetes, Istio
 /// and the Gateway API define them.
-const WORDS: [(&str, &[&str], &[&str]); 22] = [
+const WORDS: [(&str, &[&str], &[&str]); 25] = [
     ("configmaps", &["cm"], &[]),
     ("endpoints", &["ep"], &[]),
     ("events", &["ev"], &[]),
@@ -25,6 +25,9 @@ const WORDS: [(&str, &[&str], &[&str]); 22] = [
     ("serviceaccounts", &["sa"], &[]),
     ("services", &["svc"], &["all"]),
     ("deployments", &["deploy"], &["all"]),
+    ("statefulsets", &["sts"], &["all"]),
+    ("daemonsets", &["ds"], &["all"]),
+    ("jobs", &[], &["all"]),
     ("authorizationpolicies", &["ap"], ISTIO),
     ("peerauthentications", &["pa"], ISTIO),
     ("requestauthentications", &["ra"], ISTIO),

@@ -146,6 +146,31 @@ const COLUMNS: &[(&str, &[Column])] = &[
         ],
     ),
     (
+        "statefulsets",
+        &[
+            NAME,
+            column("Ready", Cell::Made(cells::deployment_ready)),
+            AGE,
+            wide("Containers", Cell::Made(cells::template_containers)),
+            wide("Images", Cell::Made(cells::template_images)),
+        ],
+    ),
+    (
+        "daemonsets",
+        &[
+            NAME,
+            column("Desired", Cell::Field("/status/desiredNumberScheduled")),
+            column("Current", Cell::Field("/status/currentNumberScheduled")),
+            column("Ready", Cell::Field("/status/numberReady")),
+            column("Up-to-date", Cell::Field("/status/updatedNumberScheduled")),
+            column("Available", Cell::Field("/status/numberAvailable")),
+            AGE,
+            wide("Containers", Cell::Made(cells::template_containers)),
+            wide("Images", Cell::Made(cells::template_images)),
+            wide("Selector", Cell::Made(cells::selector)),
+        ],
+    ),
+    (
         "gatewayclasses",
         &[
             NAME,
@@ -336,6 +361,21 @@ mod tests {
             &named(json!({"spec": {}})),
             &["web", "0/0", "0", "0", "60m", "<none>", "<none>", "<none>"],
         );
+    }
+
+    #[test]
+    fn sets_count_their_pods() {
+        let template = json!({"spec": {"containers": [{"name": "one", "image": "i:1"}]}});
+        let set = json!({"spec": {"replicas": 3, "template": template.clone()},
+            "status": {"readyReplicas": 1}});
+        check("statefulsets", &named(set), &["web", "1/3", "60m", "one", "i:1"]);
+        let set = json!({
+            "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
+            "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberReady": 1,
+                "updatedNumberScheduled": 2, "numberAvailable": 1},
+        });
+        let expected = ["web", "2", "2", "1", "2", "1", "60m", "one", "i:1", "app=web"];
+        check("daemonsets", &named(set), &expected);
     }
 
     #[test]

@@ -247,8 +247,7 @@ fn find<'a>(pods: &'a [PodInfo], request: &ExecRequest) -> Result<&'a PodInfo, S
         None => Err(match owner_kind {
             Some(kind) => format!("there is no running pod of {kind} {namespace}/{name}"),
             None => format!(
-                "there is no pod {namespace}/{name}, nor a Deployment of that name with a running \
-                 pod"
+                "there is no pod {namespace}/{name}, and nothing of that name has a running pod"
             ),
         }),
     }

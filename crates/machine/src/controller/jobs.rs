@@ -153,9 +153,11 @@ fn tally(spec: &JobSpec, value: &Value, pods: &[OwnedPod]) -> Tally {
         false => ended(Phase::Succeeded).count(),
     };
     let going = pods.iter().filter(|pod| !pod.terminating && !pod.has_ended());
+    // One that was asked to end may say that it failed; that is no failure of its own.
+    let failed = ended(Phase::Failed).filter(|pod| !pod.terminating);
     Tally {
         succeeded: number(succeeded),
-        failed: number(ended(Phase::Failed).count()),
+        failed: number(failed.count()),
         restarts: going.map(|pod| pod.restarts).sum(),
         done,
     }
@@ -412,6 +414,17 @@ mod tests {
         assert_eq!(job.value["status"]["succeeded"], 3);
         job.pods.clear();
         assert_eq!(job.act(5), (0, 0), "what is over does not begin again");
+    }
+
+    #[test]
+    fn a_pod_that_was_asked_to_end_has_not_failed() {
+        let mut job = Played::new(json!({"completions": 2, "parallelism": 2, "backoffLimit": 0}));
+        assert_eq!(job.act(0), (2, 0));
+        (job.pods[0].phase, job.pods[0].terminating) = (Phase::Failed, true);
+        job.value["spec"]["parallelism"] = json!(1);
+        assert_eq!(job.act(1), (0, 0));
+        assert_eq!(job.value["status"]["failed"], 0);
+        assert_eq!(job.condition(), "  ");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_terminating};
 use super::store::{Draft, Settled, Store};
+use super::workload_fields::refused;
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError};
 
 impl Store {
@@ -71,6 +72,11 @@ impl Store {
     ) -> Result<Changes, ApplyError> {
         if ![Kind::Deployment, Kind::StatefulSet].map(Kind::plural).contains(&&*object.plural) {
             return Err(ApplyError::Unscalable { object: object.clone() });
+        }
+        let scaled = json!({"spec": {"replicas": replicas}});
+        if let Some((field, what, remedy)) = refused(Kind::Deployment, &scaled) {
+            let object = Box::new(object.clone());
+            return Err(ApplyError::Refused { object, field, what, remedy });
         }
         self.edit(object, now, |value| value["spec"]["replicas"] = json!(replicas))
     }

@@ -67,14 +67,27 @@ const WITHOUT_EFFECT: [(Kind, &str); 7] = [
     (Kind::Job, "spec.podReplacementPolicy"),
 ];
 
-/// The first field of an object that a machine refuses, why, and what to do instead.
-pub(crate) fn refused(
-    kind: Kind,
-    value: &Value,
-) -> Option<(&'static str, &'static str, &'static str)> {
+/// Most pods of one object at a time: more than a machine has addresses for.
+const PODS_MAX: u64 = 10_000;
+/// Where an object says how many pods it has at a time.
+const REPLICAS: &str = "spec.replicas";
+const PARALLELISM: &str = "spec.parallelism";
+
+/// A field, what is wrong with it, and what to do instead.
+pub(crate) type Refusal = (&'static str, &'static str, &'static str);
+
+/// The first field of an object that a machine refuses.
+pub(crate) fn refused(kind: Kind, value: &Value) -> Option<Refusal> {
     let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
-    let found = of_kind.find(|it| says_something(value, it.field))?;
-    Some((found.field, found.what, found.remedy))
+    let found = of_kind.find(|it| says_something(value, it.field));
+    let found = found.map(|it| (it.field, it.what, it.remedy));
+    found.or_else(|| [REPLICAS, PARALLELISM].into_iter().find_map(|it| too_many(value, it)))
+}
+
+fn too_many(value: &Value, field: &'static str) -> Option<Refusal> {
+    let number = value.pointer(&format!("/{}", field.replace('.', "/")))?.as_u64()?;
+    let refusal = (field, "one object has at most 10000 pods at a time", "write a lower number");
+    (number > PODS_MAX).then_some(refusal)
 }
 
 /// Fields that have no effect.
@@ -125,6 +138,9 @@ mod tests {
         check(Kind::StatefulSet, claims.clone(), Some("spec.volumeClaimTemplates"));
         check(Kind::Job, claims, None);
         check(Kind::Job, json!({"successPolicy": {"rules": [1]}}), Some("spec.successPolicy"));
+        check(Kind::Deployment, json!({"replicas": PODS_MAX}), None);
+        check(Kind::Deployment, json!({"replicas": PODS_MAX + 1}), Some(REPLICAS));
+        check(Kind::Job, json!({"parallelism": i32::MAX}), Some(PARALLELISM));
     }
 
     #[test]
