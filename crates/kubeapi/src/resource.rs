@@ -1,5 +1,7 @@
 //! A kind of object, as the API names it.
 
+use ambit_words::kinds::SHORT_NAMES;
+
 /// A kind of object that a server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource {
@@ -13,37 +15,11 @@ pub struct Resource {
     pub api_versions: &'static [&'static str],
 }
 
-/// What users type instead of a plural, and the sets that a kind belongs to, as Kubernetes, Istio
-/// and the Gateway API define them.
-const WORDS: [(&str, &[&str], &[&str]); 25] = [
-    ("configmaps", &["cm"], &[]),
-    ("endpoints", &["ep"], &[]),
-    ("events", &["ev"], &[]),
-    ("namespaces", &["ns"], &[]),
-    ("nodes", &["no"], &[]),
-    ("pods", &["po"], &["all"]),
-    ("serviceaccounts", &["sa"], &[]),
-    ("services", &["svc"], &["all"]),
-    ("deployments", &["deploy"], &["all"]),
-    ("statefulsets", &["sts"], &["all"]),
-    ("daemonsets", &["ds"], &["all"]),
-    ("jobs", &[], &["all"]),
-    ("authorizationpolicies", &["ap"], ISTIO),
-    ("peerauthentications", &["pa"], ISTIO),
-    ("requestauthentications", &["ra"], ISTIO),
-    ("destinationrules", &["dr"], ISTIO),
-    ("virtualservices", &["vs"], ISTIO),
-    ("serviceentries", &["se"], ISTIO),
-    ("workloadentries", &["we"], ISTIO),
-    ("telemetries", &["telemetry"], ISTIO),
-    ("gateways", &["gtw"], GATEWAY_API),
-    ("gatewayclasses", &["gc"], GATEWAY_API),
-    ("referencegrants", &["refgrant"], GATEWAY_API),
-    ("listenersets", &["lset"], GATEWAY_API),
-    ("backendtlspolicies", &["btlspolicy"], GATEWAY_API),
-];
-const ISTIO: &[&str] = &["istio-io"];
-const GATEWAY_API: &[&str] = &["gateway-api"];
+/// Kinds that `get all` means, by plural.
+const ALL: [&str; 6] = ["daemonsets", "deployments", "jobs", "pods", "services", "statefulsets"];
+/// The sets that the kinds of other groups belong to, by what their group ends with.
+const SETS: [(&str, &str); 2] =
+    [("istio.io", "istio-io"), ("gateway.networking.k8s.io", "gateway-api")];
 
 impl Resource {
     /// Its group; empty for the oldest one.
@@ -64,17 +40,17 @@ impl Resource {
         }
     }
 
-    pub(crate) fn short_names(&self) -> &'static [&'static str] {
-        self.words().0
+    /// What users type instead of the plural.
+    pub(crate) fn short_names(&self) -> Vec<&'static str> {
+        let own = SHORT_NAMES.iter().filter(|(_, plural)| *plural == self.plural);
+        own.map(|(short, _)| *short).collect()
     }
 
-    pub(crate) fn categories(&self) -> &'static [&'static str] {
-        self.words().1
-    }
-
-    fn words(&self) -> (&'static [&'static str], &'static [&'static str]) {
-        let found = WORDS.iter().find(|(plural, ..)| *plural == self.plural);
-        found.map_or((&[], &[]), |(_, short, categories)| (short, categories))
+    /// The sets that the kind belongs to.
+    pub(crate) fn categories(&self) -> Vec<&'static str> {
+        let of_group = SETS.iter().filter(|(end, _)| self.group().ends_with(end));
+        let all = ALL.contains(&self.plural).then_some("all");
+        all.into_iter().chain(of_group.map(|(_, set)| *set)).collect()
     }
 }
 

@@ -1,6 +1,6 @@
-//! What several crates must write and read alike: ports, labels, annotations, names, keys of
-//! Secrets, the order to leave, durations, variables of a waypoint, an error in one line, and how
-//! near two words are.
+//! What several crates must write and read alike: ports, labels, annotations, names, short names
+//! of kinds, keys of Secrets, the order to leave, durations, variables of a waypoint, an error in
+//! one line, and how near two words are.
 //!
 //! The lowest crate: it depends on nothing and decides nothing. A word that one crate alone needs
 //! stays in that crate. `cargo xtask tidy` fails on two crates that define the same word.
@@ -11,6 +11,7 @@ pub mod departure;
 pub mod durations;
 mod error_chain;
 pub mod exposition;
+pub mod kinds;
 pub mod labels;
 pub mod names;
 pub mod ports;

@@ -4,27 +4,11 @@ use std::time::Duration;
 
 use ambit_manifest::Kind as StoredKind;
 use ambit_words::durations::{DurationError, parse_duration};
+use ambit_words::kinds::SHORT_NAMES;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{KubeArgs, StateArgs};
 use crate::jsonpath::{CustomColumn, Template, TemplateError};
-
-/// Short names of kinds, as kubectl has them.
-const SHORT: [(&str, StoredKind); 13] = [
-    ("po", StoredKind::Pod),
-    ("svc", StoredKind::Service),
-    ("deploy", StoredKind::Deployment),
-    ("sts", StoredKind::StatefulSet),
-    ("ds", StoredKind::DaemonSet),
-    ("ns", StoredKind::Namespace),
-    ("no", StoredKind::Node),
-    ("cm", StoredKind::ConfigMap),
-    ("sa", StoredKind::ServiceAccount),
-    ("vs", StoredKind::VirtualService),
-    ("dr", StoredKind::DestinationRule),
-    ("se", StoredKind::ServiceEntry),
-    ("gtw", StoredKind::Gateway),
-];
 
 /// What events are called.
 const EVENTS: [&str; 3] = ["events", "event", "ev"];
@@ -67,8 +51,10 @@ impl Shown {
 fn stored_kind(word: &str) -> Option<StoredKind> {
     let word = word.to_ascii_lowercase();
     let is_meant = |it: &StoredKind| it.name().to_ascii_lowercase() == word;
-    let short = SHORT.iter().find(|(short, _)| *short == word).map(|(_, kind)| *kind);
-    StoredKind::from_plural(&word).or_else(|| StoredKind::all().find(is_meant)).or(short)
+    let short = SHORT_NAMES.iter().find(|(short, _)| *short == word);
+    let short = || short.and_then(|(_, plural)| StoredKind::from_plural(plural));
+    let named = StoredKind::from_plural(&word).or_else(|| StoredKind::all().find(is_meant));
+    named.or_else(short)
 }
 
 /// The same, or an error that names all kinds.

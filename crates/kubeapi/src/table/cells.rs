@@ -16,11 +16,11 @@ pub(super) fn or_none(text: &str) -> Value {
     json!(if text.is_empty() { NOTHING } else { text })
 }
 
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+pub(super) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
     object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
@@ -62,8 +62,7 @@ pub(super) fn namespace_status(namespace: &Value) -> Value {
 }
 
 pub(super) fn data(object: &Value) -> Value {
-    let both = count(object, "/data") + count(object, "/binaryData");
-    json!(both + count(object, "/stringData"))
+    json!(count(object, "/data") + count(object, "/binaryData"))
 }
 
 pub(super) fn secret_type(secret: &Value) -> Value {

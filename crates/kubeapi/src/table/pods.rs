@@ -5,18 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::cells;
+use super::cells::{self, list, text};
 
 /// Phases of a pod that will not run again.
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
-
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
-    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
 
 pub(super) fn ready(pod: &Value) -> Value {
     let statuses = list(pod, "/status/containerStatuses");

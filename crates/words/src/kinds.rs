@@ -1,0 +1,30 @@
+//! What users type instead of the plural of a kind, as Kubernetes, Istio and the Gateway API define
+//! it.
+
+/// Short names, each with its plural.
+pub const SHORT_NAMES: [(&str, &str); 24] = [
+    ("ap", "authorizationpolicies"),
+    ("btlspolicy", "backendtlspolicies"),
+    ("cm", "configmaps"),
+    ("deploy", "deployments"),
+    ("dr", "destinationrules"),
+    ("ds", "daemonsets"),
+    ("ep", "endpoints"),
+    ("ev", "events"),
+    ("gc", "gatewayclasses"),
+    ("gtw", "gateways"),
+    ("lset", "listenersets"),
+    ("no", "nodes"),
+    ("ns", "namespaces"),
+    ("pa", "peerauthentications"),
+    ("po", "pods"),
+    ("ra", "requestauthentications"),
+    ("refgrant", "referencegrants"),
+    ("sa", "serviceaccounts"),
+    ("se", "serviceentries"),
+    ("sts", "statefulsets"),
+    ("svc", "services"),
+    ("telemetry", "telemetries"),
+    ("vs", "virtualservices"),
+    ("we", "workloadentries"),
+];
