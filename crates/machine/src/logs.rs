@@ -22,7 +22,7 @@ pub const FILE_SIZE_MAX_BYTES: u64 = 8 << 20;
 /// Most files with logs of pods; beyond, those of pods that are long gone are removed.
 const POD_LOGS_MAX: usize = 1000;
 /// How often a reader that follows looks again.
-const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 const COPY_BUFFER_SIZE_BYTES: usize = 16 << 10;
 
 /// A log that is being written.
@@ -119,47 +119,9 @@ pub(crate) fn prune(directory: &Path, is_in_use: impl Fn(&str) -> bool) -> io::R
     Ok(())
 }
 
-/// Writes a log to `output`: the part that was put aside first, then the rest; or only its last
-/// lines. Says how much of the rest there is, for [`follow`].
-pub fn copy(path: &Path, lines: Option<usize>, output: &mut impl Write) -> io::Result<u64> {
-    let mut old = match File::open(aside(path)) {
-        Ok(old) => Some(old),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    let mut file = File::open(path)?;
-    let Some(lines) = lines else {
-        if let Some(old) = &mut old {
-            io::copy(old, output)?;
-        }
-        let length = io::copy(&mut file, output)?;
-        output.flush()?;
-        return Ok(length);
-    };
-    let mut all = Vec::new();
-    if let Some(old) = &mut old {
-        old.read_to_end(&mut all)?;
-    }
-    let length = file.read_to_end(&mut all)?;
-    output.write_all(last_lines(&all, lines))?;
-    output.flush()?;
-    Ok(length as u64)
-}
-
-fn last_lines(text: &[u8], lines: usize) -> &[u8] {
-    let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
-    // What is behind the last end is a line too, unless it is empty.
-    let skipped = lines - usize::from(lines > 0 && text.last().is_some_and(|it| *it != b'\n'));
-    match (lines, ends.map(|(place, _)| place + 1).nth(skipped)) {
-        (0, _) => &[],
-        (_, Some(start)) => &text[start..],
-        (_, None) => text,
-    }
-}
-
-/// Reads a log in parts, and what is added to it later.
+/// Reads a log: what is there, and what is added later.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     path: PathBuf,
     /// What is read before the present file: the part that was put aside.
     old: Option<File>,
@@ -168,7 +130,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Begins with the part that was put aside, or only with the last lines of both.
-    pub(crate) fn open(path: &Path, lines: Option<usize>) -> io::Result<Self> {
+    pub fn open(path: &Path, lines: Option<usize>) -> io::Result<Self> {
         let mut old = match File::open(aside(path)) {
             Ok(old) => Some(old),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -192,7 +154,8 @@ impl Reader {
         Ok(Self { path: path.to_owned(), old, file })
     }
 
-    /// Reads the next part; nothing, where the log ends for now.
+    /// Reads the next part of what is there; nothing at its end. A writer that goes on may put the
+    /// file aside meanwhile, which ends the log here.
     pub(crate) fn read(&mut self, part: &mut [u8]) -> io::Result<usize> {
         if let Some(old) = &mut self.old {
             match old.read(part)? {
@@ -200,7 +163,13 @@ impl Reader {
                 length => return Ok(length),
             }
         }
-        let length = self.file.read(part)?;
+        self.file.read(part)
+    }
+
+    /// Reads the next part, also of a file that has taken this one's place; nothing, where the log
+    /// ends for now.
+    pub(crate) fn read_on(&mut self, part: &mut [u8]) -> io::Result<usize> {
+        let length = self.read(part)?;
         if length > 0 {
             return Ok(length);
         }
@@ -218,6 +187,33 @@ impl Reader {
             // Between two files of a rotation.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Writes what is there to `output`.
+    pub fn copy(&mut self, output: &mut impl Write) -> io::Result<()> {
+        self.copy_by(Self::read, output)
+    }
+
+    /// Writes the log to `output` as it grows. Ends only with an error; drop the future to stop.
+    pub async fn follow(&mut self, output: &mut impl Write) -> io::Result<()> {
+        loop {
+            self.copy_by(Self::read_on, output)?;
+            tokio::time::sleep(FOLLOW_INTERVAL).await;
+        }
+    }
+
+    fn copy_by(
+        &mut self,
+        read: impl Fn(&mut Self, &mut [u8]) -> io::Result<usize>,
+        output: &mut impl Write,
+    ) -> io::Result<()> {
+        let mut part = [0; COPY_BUFFER_SIZE_BYTES];
+        loop {
+            match read(self, &mut part)? {
+                0 => return output.flush(),
+                length => output.write_all(&part[..length])?,
+            }
         }
     }
 }
@@ -253,34 +249,6 @@ fn seek_last_lines(file: &mut File, lines: usize, may_be_cut: bool) -> io::Resul
     Ok(Some(left))
 }
 
-/// Follows a log from a position in its present file as it grows. Ends only with an error; drop the
-/// future to stop.
-pub async fn follow(path: &Path, mut position: u64, output: &mut impl Write) -> io::Result<()> {
-    let mut file = File::open(path)?;
-    loop {
-        position = copy_from(&mut file, position, output)?;
-        tokio::time::sleep(FOLLOW_INTERVAL).await;
-        match fs::metadata(path) {
-            Ok(now) if now.ino() != file.metadata()?.ino() => {
-                copy_from(&mut file, position, output)?;
-                file = File::open(path)?;
-                position = 0;
-            }
-            Ok(_) => {}
-            // Between two files of a rotation.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn copy_from(file: &mut File, position: u64, output: &mut impl Write) -> io::Result<u64> {
-    file.seek(SeekFrom::Start(position))?;
-    let length = io::copy(&mut file.take(u64::MAX), output)?;
-    output.flush()?;
-    Ok(position + length)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,19 +271,6 @@ mod tests {
         let left = |name: &str| directory.join(name).exists();
         assert!(left("used") && left("used-too") && left("idle-997"));
         assert!(!left("idle-998") && !left("idle-999"));
-    }
-
-    #[test]
-    fn the_last_lines_are_whole() {
-        let check = |text: &str, lines, expected: &str| {
-            assert_eq!(last_lines(text.as_bytes(), lines), expected.as_bytes(), "{text:?} {lines}");
-        };
-        check("a\nb\nc\n", 2, "b\nc\n");
-        check("a\nb\nc", 2, "b\nc");
-        check("a\nb\n", 5, "a\nb\n");
-        check("a\nb\n", 0, "");
-        check("", 3, "");
-        check("\n\n", 1, "\n");
     }
 
     #[test]
@@ -365,7 +320,7 @@ mod tests {
         let mut reader = Reader::open(&path, Some(0)).unwrap();
         let mut part = [0; 16];
         let mut next = || {
-            let length = reader.read(&mut part).unwrap();
+            let length = reader.read_on(&mut part).unwrap();
             String::from_utf8(part[..length].to_vec()).unwrap()
         };
         assert_eq!(next(), "");
@@ -392,7 +347,7 @@ mod tests {
         log.write(b"last").unwrap();
         assert_eq!(fs::metadata(aside(&path)).unwrap().len(), FILE_SIZE_MAX_BYTES);
         let mut all = Vec::new();
-        copy(&path, None, &mut all).unwrap();
+        Reader::open(&path, None).unwrap().copy(&mut all).unwrap();
         assert_eq!(all.len() as u64, FILE_SIZE_MAX_BYTES + 4);
         assert!(all.ends_with(b"last"));
     }

@@ -111,10 +111,11 @@ pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
     };
     let path = log(&layout, &args).await?;
     let mut output = std::io::stdout().lock();
-    let shown = match logs::copy(&path, args.tail, &mut output) {
-        Ok(position) if args.follow => logs::follow(&path, position, &mut output).await,
-        shown => shown.map(drop),
+    let mut show = async || -> std::io::Result<()> {
+        let mut log = logs::Reader::open(&path, args.tail)?;
+        if args.follow { log.follow(&mut output).await } else { log.copy(&mut output) }
     };
+    let shown = show().await;
     match shown {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -1,7 +1,7 @@
 //! Answers that stay open: watches, and logs that are followed.
 //!
-//! They are made as the client reads them: a slow one makes nothing grow. They end with the client,
-//! or when their time is over.
+//! They are made as the client reads them: a slow one makes nothing grow, and one that stops
+//! reading keeps its place. They end with the client, or when their time is over and it reads.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::content;
 use super::server::Server;
-use crate::logs;
+use crate::logs::{self, FOLLOW_INTERVAL};
 use crate::state::Machine;
 
 /// The body of an answer.
@@ -30,8 +30,6 @@ pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a client is told which version it has seen.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// How often a log that is followed is looked at.
-const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 /// How often it is asked whether the container may still write.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Most that is read of a log at once.
@@ -163,6 +161,8 @@ struct Sending {
     machine: Arc<Machine>,
     log: Log,
     reader: logs::Reader,
+    /// Whether more was asked for than what is there.
+    follows: bool,
     limit_bytes: u64,
     next_look: Instant,
     _held: OwnedSemaphorePermit,
@@ -186,7 +186,8 @@ pub(super) async fn log(
     let (reader, log) = opened?;
     let limit_bytes = log.limit_bytes.unwrap_or(u64::MAX);
     let (machine, next_look) = (Arc::clone(machine), Instant::now());
-    let sending = Sending { machine, log, reader, limit_bytes, next_look, _held: held };
+    let follows = log.follow;
+    let sending = Sending { machine, log, reader, follows, limit_bytes, next_look, _held: held };
     let parts = unfold(sending, |mut sending| async move {
         let part = sending.next().await?;
         Some((Ok(Frame::data(part)), sending))
@@ -203,7 +204,11 @@ impl Sending {
             return None;
         }
         loop {
-            match self.reader.read(&mut part) {
+            let read = match self.follows {
+                true => self.reader.read_on(&mut part),
+                false => self.reader.read(&mut part),
+            };
+            match read {
                 Ok(0) if self.log.follow => self.wait().await,
                 Ok(0) => return None,
                 Ok(length) => {
