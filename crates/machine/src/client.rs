@@ -216,8 +216,7 @@ impl Client {
     }
 
     /// What happened to pods and what makes them, as Kubernetes' events; the latest last. The
-    /// machine
-    /// keeps a bounded number of them.
+    /// machine keeps a bounded number of them.
     pub async fn events(&self) -> Result<Vec<Value>, ClientError> {
         self.ask(Method::GET, "/events", String::new()).await
     }

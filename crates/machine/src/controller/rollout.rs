@@ -120,8 +120,9 @@ impl Bounds {
 /// A number of pods, given as such or as a percentage of `wanted`.
 pub(super) fn share(value: Option<&IntOrString>, wanted: u32, round_up: bool) -> u32 {
     let percent = |percent: u32| {
-        let hundredths = wanted * percent;
-        if round_up { hundredths.div_ceil(100) } else { hundredths / 100 }
+        let hundredths = u64::from(wanted) * u64::from(percent);
+        let share = if round_up { hundredths.div_ceil(100) } else { hundredths / 100 };
+        u32::try_from(share).unwrap_or(u32::MAX)
     };
     match value {
         None => percent(DEFAULT_PERCENT),

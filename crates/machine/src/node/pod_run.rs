@@ -49,7 +49,7 @@ const GOOD_RUN: Duration = Duration::from_secs(10);
 const END_MARGIN: Duration = Duration::from_secs(3);
 /// News of probes that may wait.
 const REPORTS_MAX: usize = 16;
-/// When a probe is asked again whose report could not be passed on.
+/// When a report is passed on again that could not be.
 const REPORT_AGAIN: Duration = Duration::from_secs(1);
 
 /// What should become of a pod.
@@ -132,12 +132,15 @@ struct Probes {
     since: BTreeMap<String, (u32, Instant)>,
     reports: mpsc::Receiver<ProbeReport>,
     reporting: mpsc::Sender<ProbeReport>,
+    /// One that could not be passed on, and when that is tried again; the next ones wait behind it.
+    unheard: Option<(ProbeReport, Instant)>,
 }
 
 impl Probes {
     fn new() -> Self {
         let (reporting, reports) = mpsc::channel(REPORTS_MAX);
-        Self { tasks: BTreeMap::new(), since: BTreeMap::new(), reports, reporting }
+        let (tasks, since) = (BTreeMap::new(), BTreeMap::new());
+        Self { tasks, since, reports, reporting, unheard: None }
     }
 
     /// Asks this probe of a container, or none, as its status says.
@@ -161,15 +164,6 @@ impl Probes {
             let task = probe.run(status.clone(), since.1, self.reporting.clone());
             self.tasks.insert(key, (restarts, tokio::spawn(task).abort_handle()));
         }
-    }
-
-    /// Asks anew, in a moment: what this report says was not heard.
-    fn forget(&mut self, report: &ProbeReport) {
-        let key = (report.container.clone(), report.kind);
-        if let Some((_, task)) = self.tasks.remove(&key) {
-            task.abort();
-        }
-        self.since.insert(key.0, (report.restarts, Instant::now() + REPORT_AGAIN));
     }
 
     /// Asks none, and forgets what was said of this init's containers.
@@ -219,7 +213,10 @@ impl PodRun {
 
     /// Runs the pod until it is no longer wanted and has been taken down.
     pub(crate) async fn live(mut self) {
-        self.write_status();
+        // What is gone before it began has no status: its name may be another's by now.
+        if self.wish() != Wish::Vanish {
+            self.write_status();
+        }
         let mut joined = self.join().await;
         // It ran when the last runner wrote its status, and died while nobody looked.
         self.own_restarts += u32::from(joined.is_none() && self.status.pid != 0);
@@ -434,6 +431,8 @@ impl PodRun {
             }
             let expired = until(deadline);
             let retried = until(self.volumes.again);
+            let heard = until(self.probes.unheard.as_ref().map(|(_, again)| *again));
+            let none_waits = self.probes.unheard.is_none();
             tokio::select! {
                 packet = running.follow.receive(&mut buffer) => {
                     let Ok(packet) = packet else { break };
@@ -446,7 +445,12 @@ impl PodRun {
                     }
                     self.ask_probes(&state);
                 }
-                Some(report) = self.probes.reports.recv() => self.pass_on(report, &state).await,
+                Some(report) = self.probes.reports.recv(), if none_waits => {
+                    self.pass_on(report).await;
+                }
+                () = heard => if let Some((report, _)) = self.probes.unheard.take() {
+                    self.pass_on(report).await;
+                },
                 changed = self.wishes.changed() => if changed.is_err() { break },
                 Ok(()) = changes.changed() => self.update_volumes().await,
                 () = retried => self.update_volumes().await,
@@ -479,14 +483,13 @@ impl PodRun {
         }
     }
 
-    /// Tells the pod's init what a probe comes to. If that fails, the probe finds it out again.
-    async fn pass_on(&mut self, report: ProbeReport, state: &PodState) {
+    /// Tells the pod's init what a probe comes to, or keeps it until that works.
+    async fn pass_on(&mut self, report: ProbeReport) {
         let request = PodRequest::Probed(report.clone());
         if let Err(error) = launch::ask(&self.socket(), &request).await {
             let pod = &self.names.name;
             tracing::warn!(pod, error = error_chain(&error), "cannot pass on what a probe says");
-            self.probes.forget(&report);
-            self.ask_probes(state);
+            self.probes.unheard = Some((report, Instant::now() + REPORT_AGAIN));
         }
     }
 
@@ -576,7 +579,12 @@ impl PodRun {
         self.prune_logs();
         let directory = self.context.layout.pod_directory(&self.context.node, &self.names.uid);
         let status = self.context.layout.pod_status(&self.names.namespace, &self.names.name);
-        for removed in [std::fs::remove_dir_all(&directory), std::fs::remove_file(&status)] {
+        // A StatefulSet gives the name to another pod, whose node may be another.
+        let there = std::fs::read(&status).ok();
+        let there = there.and_then(|text| serde_json::from_slice::<PodStatus>(&text).ok());
+        let is_own = there.is_none_or(|there| there.uid == self.names.uid);
+        let removed = if is_own { std::fs::remove_file(&status) } else { Ok(()) };
+        for removed in [std::fs::remove_dir_all(&directory), removed] {
             match removed {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::error!(pod = self.names.name, %error, "cannot remove what a pod left");

@@ -389,12 +389,15 @@ impl Pod {
             // An end is no ailment that is found at the same moment.
             biased;
             exit = code_of(ended) => return End { exit, was_unwell: false },
-            ailment = watched => ailment,
+            ailment = watched => Some(ailment),
+            // What is being ended is not asked how it is.
+            () = self.must_end(plan) => None,
             () = self.prove(plan) => unreachable!("it waits for the end"),
         };
-        if self.is_ending(plan) {
+        let Some(ailment) = ailment.filter(|_| !self.is_ending(plan)) else {
+            self.note_container(&plan.name, |status| status.probed = false);
             return End { exit: code_of(ended).await, was_unwell: false };
-        }
+        };
         let is_last = self.plan.restart == RestartPolicy::Never && !plan.is_sidecar;
         self.note_container(&plan.name, |status| ailment.note(status, is_last));
         let grace = ailment.grace_seconds(&plan.probes).unwrap_or(self.plan.grace_seconds);

@@ -16,10 +16,15 @@ fn running(name: &str, script: &str, more: &Value) -> Value {
     pod
 }
 
-async fn status(lab: &Lab, name: &str) -> ContainerStatus {
+/// Init containers first; one that says nothing yet if nothing is reported.
+async fn statuses(lab: &Lab, name: &str) -> Vec<ContainerStatus> {
     let pods = lab.client.pods().await.unwrap();
-    let pod = pods.iter().find(|pod| pod.name == name).unwrap();
-    pod.containers.last().cloned().unwrap_or_default()
+    let pod = pods.into_iter().find(|pod| pod.name == name).unwrap();
+    if pod.containers.is_empty() { vec![ContainerStatus::default()] } else { pod.containers }
+}
+
+async fn status(lab: &Lab, name: &str) -> ContainerStatus {
+    statuses(lab, name).await.pop().unwrap()
 }
 
 /// The events of a pod, as `REASON: MESSAGE`.
@@ -122,7 +127,9 @@ pub(crate) async fn hooks_belong_to_a_containers_life() {
     let gated = status(&lab, "gated").await;
     assert!(!gated.started && !gated.ready, "{gated:?}");
     assert_eq!(gated.reason, "its postStart hook runs");
-    assert!(!status(&lab, "side").await.running, "its sidecar has not started");
+    let sidecar = async || statuses(&lab, "side").await.swap_remove(0);
+    lab.until("the sidecar runs", async || sidecar().await.running).await;
+    assert!(!sidecar().await.started && !status(&lab, "side").await.running);
     lab.sh("gated", "touch /tmp/go");
     lab.until("gated is ready", async || status(&lab, "gated").await.ready).await;
     assert_eq!(lab.sh("gated", "cat /tmp/hooked").0, "hooked\n");

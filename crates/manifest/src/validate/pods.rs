@@ -5,7 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, EnvVar, Pod, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EnvVar, ExecAction, Pod, PodSpec, Probe,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::core::{number, one_of};
@@ -113,6 +115,13 @@ fn container(container: &Container, at: &Path, issues: &mut Issues) {
             probe_numbers(probe, field == "readinessProbe", &at, issues);
         }
     }
+    let hooks = container.lifecycle.as_ref();
+    for (field, hook) in [
+        ("lifecycle.postStart", hooks.and_then(|hooks| hooks.post_start.as_ref())),
+        ("lifecycle.preStop", hooks.and_then(|hooks| hooks.pre_stop.as_ref())),
+    ] {
+        command(hook.and_then(|hook| hook.exec.as_ref()), &at.field(field), issues);
+    }
 }
 
 fn container_ports(ports: &[ContainerPort], at: &Path, issues: &mut Issues) {
@@ -165,11 +174,7 @@ fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues)
             "keep one of them",
         );
     }
-    let command = probe.exec.as_ref().map(|exec| exec.command.as_deref().unwrap_or_default());
-    if command.is_some_and(<[String]>::is_empty) {
-        let what = "is empty, and the probe would never succeed";
-        issues.error(&at.field("exec.command"), what, "write a program and its arguments");
-    }
+    command(probe.exec.as_ref(), at, issues);
     for (port, field) in [http, tcp].into_iter().flatten() {
         let at = at.field(field);
         match port {
@@ -184,6 +189,15 @@ fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues)
                 }
             }
         }
+    }
+}
+
+/// The command of a probe or a hook.
+fn command(exec: Option<&ExecAction>, at: &Path, issues: &mut Issues) {
+    let command = exec.map(|exec| exec.command.as_deref().unwrap_or_default());
+    if command.is_some_and(<[String]>::is_empty) {
+        let what = "is empty, and would never succeed";
+        issues.error(&at.field("exec.command"), what, "write a program and its arguments");
     }
 }
 
