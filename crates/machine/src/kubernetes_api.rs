@@ -153,15 +153,11 @@ pub async fn serve_kubernetes_api(
     }
 }
 
-/// Starts to take a port, on a thread of its own: the controllers and the programs of the machine
-/// wait for no client, but for the copy of what it asks for.
+/// Starts to take a port.
 pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let path = machine.layout.kubernetes_api_socket();
-    let listener = {
-        let _entered = runtime.enter();
-        Listener::bind(&path).with_context(|| format!("listen at {}", path.display()))?
-    };
+    let listener =
+        Listener::bind(&path).with_context(|| format!("listen at {}", path.display()))?;
     let machine = Arc::clone(machine);
     let taking = async move {
         let mut is_served = false;
@@ -175,9 +171,7 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
             }
         }
     };
-    std::thread::Builder::new()
-        .name("kubernetes-api".to_owned())
-        .spawn(move || runtime.block_on(taking))?;
+    tokio::spawn(taking);
     Ok(())
 }
 
@@ -207,11 +201,20 @@ async fn try_take(machine: &Arc<Machine>, caller: &Connection) -> anyhow::Result
     let address = socket.local_addr().context("look at the port")?;
     ensure!(address.ip().is_loopback(), "{address} is not of the loopback");
     socket.set_nonblocking(true)?;
-    let socket = tokio::net::TcpListener::from_std(socket)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let socket = {
+        let _entered = runtime.enter();
+        tokio::net::TcpListener::from_std(socket)?
+    };
     let (access, acceptor) = access::create(address)?;
     write_kubeconfig(&machine.layout, &access)?;
     let server = Server::new(Arc::clone(machine), access);
-    tokio::spawn(serve::accept(Arc::new(server), socket, acceptor));
+    let serving = serve::accept(Arc::new(server), socket, acceptor);
+    // On a thread of its own the controllers and the programs of the machine wait for no client,
+    // but for the copy of what it asks for.
+    std::thread::Builder::new()
+        .name("kubernetes-api".to_owned())
+        .spawn(move || runtime.block_on(serving))?;
     tracing::info!(%address, "the Kubernetes API is served");
     Ok(())
 }
