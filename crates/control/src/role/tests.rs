@@ -61,6 +61,8 @@ impl Fixture {
 
     async fn restart(root: TempDir, flags: &str, prepare: impl FnOnce(&Path)) -> Self {
         prepare(root.path());
+        // Control writes the token last: one of the life before says nothing of this one's files.
+        let _absent = std::fs::remove_file(root.path().join("nodes/node-1/token"));
         let at = root.path().display();
         let words = format!(
             "control --registry files:{at}/registry --state {at}/control --admin-socket \
