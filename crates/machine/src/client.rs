@@ -183,6 +183,14 @@ pub struct PodInfo {
     pub pid: i32,
 }
 
+impl PodInfo {
+    /// The least is whom a user means who names only what made the pods: one that takes traffic,
+    /// and none that is going away while another stays.
+    pub fn rank(&self) -> impl Ord + use<> {
+        (self.terminating, !self.ready)
+    }
+}
+
 /// Sends commands to one machine.
 #[derive(Clone, Debug)]
 pub struct Client {

@@ -229,7 +229,8 @@ async fn try_forward(machine: &Machine, caller: &Connection) -> Result<(), Strin
         .map_err(|error| format!("{}/{}: {error}", pod.namespace, pod.name))
 }
 
-/// The pod that a request means: by its name, or the first that runs of what has that name.
+/// The pod that a request means: by its name, or of those that run of what has that name the first
+/// that a user would choose.
 fn find<'a>(pods: &'a [PodInfo], request: &ExecRequest) -> Result<&'a PodInfo, String> {
     let ExecRequest { namespace, pod: name, owner_kind, .. } = request;
     let inside = || pods.iter().filter(|pod| pod.namespace == *namespace);
@@ -237,8 +238,8 @@ fn find<'a>(pods: &'a [PodInfo], request: &ExecRequest) -> Result<&'a PodInfo, S
     let is_owner = |pod: &PodInfo| {
         pod.owner == *name && owner_kind.as_ref().is_none_or(|kind| pod.owner_kind == *kind)
     };
-    let owned = || inside().filter(|pod| is_owner(pod) && pod.phase == Phase::Running);
-    let found = named.or_else(|| owned().find(|pod| pod.ready).or_else(|| owned().next()));
+    let owned = inside().filter(|pod| is_owner(pod) && pod.phase == Phase::Running);
+    let found = named.or_else(|| owned.min_by_key(|pod| pod.rank()));
     match found {
         Some(pod) if pod.pid == 0 => {
             Err(format!("{namespace}/{} does not run: {}", pod.name, pod.reason))
@@ -250,5 +251,46 @@ fn find<'a>(pods: &'a [PodInfo], request: &ExecRequest) -> Result<&'a PodInfo, S
                 "there is no pod {namespace}/{name}, and nothing of that name has a running pod"
             ),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn commands_go_to_a_pod_that_stays() {
+        let pod = |name: &str, terminating: bool, ready: bool| -> PodInfo {
+            serde_json::from_value(json!({
+                "namespace": "a", "name": name, "uid": name, "node": "n", "serviceAccount": "s",
+                "ownerKind": "Deployment", "owner": "web", "phase": "Running", "ready": ready,
+                "terminating": terminating, "hostNetwork": false, "captured": true, "podIps": [],
+                "restarts": 0, "reason": "", "unschedulable": false, "crashLooping": false,
+                "created": "", "containers": [], "pid": 7,
+            }))
+            .expect("a pod")
+        };
+        let check = |name: &str, pods: &[PodInfo], expected: Option<&str>| {
+            let request = ExecRequest {
+                namespace: "a".to_owned(),
+                pod: name.to_owned(),
+                ..ExecRequest::default()
+            };
+            let found = find(pods, &request).ok().map(|pod| pod.name.as_str());
+            assert_eq!(found, expected, "{name}");
+        };
+        let all = [
+            pod("leaving", true, true),
+            pod("starting", false, false),
+            pod("first", false, true),
+            pod("second", false, true),
+        ];
+        check("web", &all, Some("first"));
+        check("web", &all[..2], Some("starting"));
+        check("web", &all[..1], Some("leaving"));
+        check("leaving", &all, Some("leaving"));
+        check("other", &all, None);
     }
 }

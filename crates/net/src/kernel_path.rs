@@ -89,7 +89,7 @@ pub enum KernelPathError {
         cause: io::Error,
     },
     /// The kernel cannot say when programs have ended.
-    #[error("membarrier(2) does not work")]
+    #[error("the kernel does not wait for its programs")]
     Grace(#[source] io::Error),
     /// The thread cannot be started.
     #[error("cannot start the thread that measures queues")]
@@ -123,7 +123,6 @@ impl KernelPath {
         if !is_new_enough(&release) {
             return Err(KernelPathError::Old(release.trim().to_owned()));
         }
-        bpf::wait_for_programs().map_err(KernelPathError::Grace)?;
         let offsets = Offsets::of(&Types::of_kernel()?)?;
         let (wake, woken) = UnixStream::pair().map_err(KernelPathError::Thread)?;
         wake.set_nonblocking(true).map_err(KernelPathError::Thread)?;
@@ -198,7 +197,10 @@ fn load(
     attached.map_err(|cause| KernelPathError::Program { name: "watch", cause })?;
     let bell = Bell::new(ring).map_err(failed("bell"))?;
     let lines = Lines::of(&lanes, MAX_LANES as usize).map_err(failed("lanes"))?;
-    let kernel = Kernel { lines, senders, sinks, join, measure };
+    let shape = MapShape { entries: 1, inner_map: lanes.as_raw_fd().unsigned_abs(), ..four };
+    let grace = create_map(MapKind::Maps, shape).map_err(failed("grace"))?;
+    let kernel = Kernel { lines, lanes, senders, sinks, grace, join, measure };
+    kernel.wait_for_programs().map_err(KernelPathError::Grace)?;
     Ok((Lanes::new(kernel, MAX_LANES, budget_bytes, wake), bell))
 }
 
@@ -234,13 +236,15 @@ fn serve(bell: &Bell, mut woken: UnixStream, lanes: impl Fn() -> Option<Arc<Lane
         }
         if is_rung {
             bell.hear();
+            let mut full = lanes.measure_asked();
             for pause_us in MEASURE_AGAIN_AFTER_US {
-                if !lanes.measure_asked() {
+                if full.is_empty() {
                     break;
                 }
                 std::thread::sleep(Duration::from_micros(pause_us));
+                full = lanes.measure_asked();
             }
-            lanes.stop_asking();
+            lanes.stop_asking(&full);
         }
     }
 }

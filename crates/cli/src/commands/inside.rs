@@ -144,7 +144,8 @@ async fn log(layout: &Layout, args: &LogsArgs) -> Result<PathBuf> {
     let Ok(pods) = Client::new(layout.clone()).pods().await else {
         return log_of_gone(layout, namespace, name, args.container.as_deref());
     };
-    let found = pods.iter().find(|pod| meant.is(pod));
+    let meant_first = |pod: &&PodInfo| (pod.name != name, pod.rank());
+    let found = pods.iter().filter(|pod| meant.is(pod)).min_by_key(meant_first);
     let found = found.with_context(|| format!("no pod {namespace}/{name}"))?;
     let first = found.containers.first().map(|container| container.name.as_str());
     let container = args.container.as_deref().or(first).unwrap_or_default();

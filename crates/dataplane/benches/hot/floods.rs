@@ -28,17 +28,25 @@ const WINDOW_UPDATE: u8 = 8;
 const UNKNOWN: u8 = 0xbe;
 const END_HEADERS: u8 = 4;
 
+const TUNNEL: u32 = 401;
+/// A stream that was never opened, and cannot be any more.
+const SKIPPED: u32 = 1;
+
 pub(crate) fn bench(criterion: &mut Criterion) {
     let thread = Thread::new();
     let mut group = criterion.benchmark_group("frames");
     group.throughput(Throughput::Elements(BURST as u64));
     for (name, one) in [
-        ("words of a tunnel", frame(DATA, 0, 1, &[7; 8])),
+        ("words of a tunnel", frame(DATA, 0, TUNNEL, &[7; 8])),
         ("PING", frame(PING, 0, 0, &[7; 8])),
         ("SETTINGS", frame(SETTINGS, 0, 0, &[])),
-        ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 1, &1_u32.to_be_bytes())),
-        ("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 1])),
-        ("unknown", frame(UNKNOWN, 0xff, 1, &[0; 8])),
+        ("window of all", [sized(1), sized(1 << 20)].concat()),
+        ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, TUNNEL, &1_u32.to_be_bytes())),
+        ("PRIORITY", frame(PRIORITY, 0, TUNNEL, &[0, 0, 0, 3, 1])),
+        ("unknown", frame(UNKNOWN, 0xff, TUNNEL, &[0; 8])),
+        // Its name is the newest of the table, which makes room for it.
+        ("a long field", frame(HEADERS, END_HEADERS, SKIPPED, &[0x7e, 0])),
+        ("15 long fields", frame(HEADERS, END_HEADERS, SKIPPED, &[0xbe; 15])),
     ] {
         let burst = [one.repeat(BURST), frame(PING, 0, 0, MARK)].concat();
         let mut peer = thread.run(peer());
@@ -57,7 +65,24 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head[..], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A peer of a server, with one open tunnel that is read and never answers.
+/// SETTINGS with the window of streams, of which there are two hundred.
+fn sized(window: u32) -> Vec<u8> {
+    frame(SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat())
+}
+
+/// CONNECT 127.0.0.1:1 as literals without indexing (RFC 7541 section 6.2.2).
+fn connect(stream: u32) -> Vec<u8> {
+    let block = [&[0x02, 7][..], b"CONNECT", &[0x01, 11], b"127.0.0.1:1"].concat();
+    frame(HEADERS, END_HEADERS, stream, &block)
+}
+
+/// A field with an empty value and a name of 3,900 bytes, which goes into the table.
+fn long_field() -> Vec<u8> {
+    let block = [&[0x40, 0x7f, 0xbd, 0x1d][..], &[b'n'; 3900], &[0]].concat();
+    frame(HEADERS, END_HEADERS, SKIPPED, &block)
+}
+
+/// A peer of a server, with as many tunnels as it may have. They are read, and never answer.
 async fn peer() -> DuplexStream {
     let (mut near, far) = duplex(PIPE_BYTES);
     let drain = Drain::new();
@@ -72,11 +97,12 @@ async fn peer() -> DuplexStream {
         };
         serve(transport, activity, &settings, &serving, accept).await.ok();
     });
-    // CONNECT 127.0.0.1:1 as literals without indexing (RFC 7541 section 6.2.2).
-    let connect = [&[0x02, 7][..], b"CONNECT", &[0x01, 11], b"127.0.0.1:1"].concat();
-    let opening = [frame(SETTINGS, 0, 0, &[]), frame(HEADERS, END_HEADERS, 1, &connect)].concat();
     near.write_all(PREFACE).await.unwrap();
-    near.write_all(&opening).await.unwrap();
+    near.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+    for stream in (3..=TUNNEL).step_by(2) {
+        near.write_all(&connect(stream)).await.unwrap();
+    }
+    near.write_all(&long_field()).await.unwrap();
     send(&mut near, &frame(PING, 0, 0, MARK)).await;
     near
 }

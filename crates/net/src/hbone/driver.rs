@@ -5,9 +5,11 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::{Sleep, sleep};
 
 use super::link::Link;
 use crate::copy::arena;
@@ -17,6 +19,10 @@ use crate::ended::Ended;
 const SMALL_BYTES: usize = 4096;
 /// What is read before others of the thread have their turn.
 const TURN_BYTES: usize = 512 * 1024;
+/// How long a peer may take to close its side, once ours is closed. Until then what it sends is
+/// read: to bytes that nobody reads Linux answers with a reset, and throws away what the peer has
+/// not got yet.
+const LINGER: Duration = Duration::from_secs(30);
 
 /// The task's side of a connection. The connection is over when it is dropped.
 pub(super) struct Driver<IO> {
@@ -27,8 +33,19 @@ pub(super) struct Driver<IO> {
     /// It was copied, and keeps no read alive.
     is_copied: bool,
     is_dirty: bool,
-    is_closing: bool,
+    stage: Stage,
+    /// The peer has closed its side.
+    has_read_all: bool,
     over: Option<Result<(), Ended>>,
+}
+
+/// How far a connection is.
+enum Stage {
+    Open,
+    /// What waits is written, and then our side is closed.
+    Closing,
+    /// It is, and the peer closes its own, or is too late.
+    Lingering(Pin<Box<Sleep>>),
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
@@ -39,7 +56,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
             input: BytesMut::new(),
             is_copied: false,
             is_dirty: false,
-            is_closing: false,
+            stage: Stage::Open,
+            has_read_all: false,
             over: None,
         }
     }
@@ -55,7 +73,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
-        if self.is_closing {
+        if !matches!(self.stage, Stage::Open) {
             return self.poll_close(cx);
         }
         self.link.adjust(cx);
@@ -64,7 +82,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
             let _pending = self.poll_write(cx)?;
         }
         match self.poll_read(cx) {
-            Poll::Ready(Ok(())) => self.is_closing = true,
+            Poll::Ready(Ok(())) => self.stage = Stage::Closing,
             Poll::Ready(Err(ended @ Ended::Fault(_))) => {
                 // The peer learns why; whether it listens is its own affair.
                 let _pending = self.poll_write(cx);
@@ -79,9 +97,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
             return Poll::Ready(Err(error));
         }
         if self.link.is_done() {
-            self.is_closing = true;
+            self.stage = Stage::Closing;
         }
-        if !self.is_closing {
+        if matches!(self.stage, Stage::Open) {
             return Poll::Pending;
         }
         self.link.finish();
@@ -92,17 +110,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         let mut left = TURN_BYTES;
         loop {
-            let read = arena::with_small_room(|chunk| {
-                let room = chunk.capacity();
-                let polled = pin!(self.io.read_buf(&mut (&mut *chunk).limit(room))).poll(cx);
-                polled.map_ok(|bytes| (bytes, chunk.split()))
-            });
+            let read = self.poll_some(cx);
             let is_small = !self.input.is_empty() && self.input.len() < SMALL_BYTES;
             if read.is_pending() && is_small && !self.is_copied {
                 self.input = BytesMut::from(&self.input[..]);
                 self.is_copied = true;
             }
-            let (bytes, came) = ready!(read).map_err(failed)?;
+            let came = ready!(read)?;
+            let bytes = came.len();
             if bytes == 0 {
                 let is_cut = self.link.has_streams();
                 let cut = || failed(io::ErrorKind::UnexpectedEof.into());
@@ -153,10 +168,43 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
         }
     }
 
-    /// Nothing is open any more, so that it does not matter whether the peer hears of the end.
+    /// What comes next; nothing if the peer has closed its side.
+    fn poll_some(&mut self, cx: &mut Context<'_>) -> Poll<Result<BytesMut, Ended>> {
+        let read = arena::with_small_room(|chunk| {
+            let room = chunk.capacity();
+            let polled = pin!(self.io.read_buf(&mut (&mut *chunk).limit(room))).poll(cx);
+            polled.map_ok(|_| chunk.split())
+        });
+        let came = ready!(read).map_err(failed)?;
+        self.has_read_all = came.is_empty();
+        Poll::Ready(Ok(came))
+    }
+
+    /// Nothing is open any more, so that it does not matter whether the peer hears of the end. What
+    /// it was sent before must reach it.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
-        if ready!(self.poll_write(cx)).is_ok() {
-            let _closed = ready!(Pin::new(&mut self.io).poll_shutdown(cx));
+        if !matches!(self.stage, Stage::Lingering(_)) {
+            let is_written = ready!(self.poll_write(cx)).is_ok();
+            if !is_written || ready!(Pin::new(&mut self.io).poll_shutdown(cx)).is_err() {
+                return Poll::Ready(Ok(()));
+            }
+            self.stage = Stage::Lingering(Box::pin(sleep(LINGER)));
+        }
+        let mut left = TURN_BYTES;
+        while !self.has_read_all {
+            if let Stage::Lingering(late) = &mut self.stage
+                && late.as_mut().poll(cx).is_ready()
+            {
+                break;
+            }
+            if left == 0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match ready!(self.poll_some(cx)) {
+                Ok(ignored) => left = left.saturating_sub(ignored.len()),
+                Err(_) => break,
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -104,14 +104,25 @@ pub enum LaneError {
 pub(super) struct Kernel {
     /// What programs and this process share.
     pub(super) lines: Lines,
+    /// The map of those lines.
+    pub(super) lanes: OwnedFd,
     /// Joined applications' sockets.
     pub(super) senders: OwnedFd,
     /// Where each lane leads.
     pub(super) sinks: OwnedFd,
+    /// A map of maps, which nobody looks into: changing it waits for programs.
+    pub(super) grace: OwnedFd,
     /// The program that joins an application's socket.
     pub(super) join: OwnedFd,
     /// The program that measures a queue.
     pub(super) measure: OwnedFd,
+}
+
+impl Kernel {
+    /// Waits until every program that runs now has returned.
+    pub(super) fn wait_for_programs(&self) -> io::Result<()> {
+        bpf::put(&self.grace, 0, self.lanes.as_fd())
+    }
 }
 
 /// All lanes.
@@ -261,7 +272,7 @@ impl Lanes {
         set_window(self.line(lane), window_bytes);
         // A pod may have set a bound for what is not sent yet (net.ipv4.tcp_notsent_lowat).
         allow_unsent(sink)?;
-        bpf::put_socket(&self.kernel.sinks, lane, sink)
+        bpf::put(&self.kernel.sinks, lane, sink)
     }
 
     /// The proxy has handed on all that it read: `relayed` bytes so far.
@@ -275,27 +286,26 @@ impl Lanes {
         RELAYED.of(line).store(relayed, Release);
     }
 
-    /// Measures the queues of those who asked; whether some are still full.
-    pub(super) fn measure_asked(&self) -> bool {
+    /// Measures the queues of those who asked; which are still full.
+    pub(super) fn measure_asked(&self) -> Vec<u32> {
         let unused = self.table().unused;
-        let mut are_full = false;
+        let mut full = Vec::new();
         for lane in 0..unused {
             if IS_ASKED.of(self.line(lane)).load(Acquire) == 0 {
                 continue;
             }
             match bpf::run(&self.kernel.measure, &programs::packet(lane, 0, &[])) {
-                Ok(said::FULL) => are_full = true,
+                Ok(said::FULL) => full.push(lane),
                 Ok(said::DONE) => {}
                 _ => IS_ASKED.of(self.line(lane)).store(0, Release),
             }
         }
-        are_full
+        full
     }
 
-    /// Lets those ask again whose queues stayed full.
-    pub(super) fn stop_asking(&self) {
-        let unused = self.table().unused;
-        for lane in 0..unused {
+    /// Lets those ask again whose queues stayed full. Who has asked since is heard next.
+    pub(super) fn stop_asking(&self, full: &[u32]) {
+        for &lane in full {
             IS_ASKED.of(self.line(lane)).store(0, Release);
         }
     }
@@ -335,7 +345,7 @@ impl Lanes {
         if resting.is_empty() {
             return;
         }
-        match bpf::wait_for_programs() {
+        match self.kernel.wait_for_programs() {
             Ok(()) => self.table().free.append(&mut resting),
             Err(error) => tracing::error!(%error, lanes = resting.len(), "lanes cannot be reused"),
         }

@@ -28,8 +28,6 @@ const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
 const LOG_BYTES: usize = 64 * 1024;
 /// How often a program is loaded while signals interrupt that.
 const LOAD_TRIES: usize = 5;
-/// `MEMBARRIER_CMD_GLOBAL`.
-const MEMBARRIER_GLOBAL: libc::c_int = 1;
 
 /// The kinds of maps that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +35,8 @@ const MEMBARRIER_GLOBAL: libc::c_int = 1;
 pub(crate) enum MapKind {
     /// Values by number.
     Array = 2,
+    /// Maps by number.
+    Maps = 12,
     /// TCP sockets by number.
     Sockets = 15,
     /// A value beside each socket, which goes with it.
@@ -61,6 +61,8 @@ pub(crate) struct MapShape {
     pub(crate) entries: u32,
     /// [`NO_PREALLOC`] or [`MMAPABLE`].
     pub(crate) flags: u32,
+    /// Descriptor of a map as those in a [`MapKind::Maps`].
+    pub(crate) inner_map: u32,
     /// Descriptor of type information, and the numbers of the key's and the value's types in it.
     pub(crate) types: u32,
     /// See [`Self::types`].
@@ -178,16 +180,16 @@ unsafe fn own(made: libc::c_int) -> OwnedFd {
 
 /// Makes a map.
 pub(crate) fn create_map(kind: MapKind, shape: MapShape) -> io::Result<OwnedFd> {
-    let MapShape { key_bytes, value_bytes, entries, flags, types, key_type, value_type } = shape;
     let mut attributes = CreateMap {
         kind: kind as u32,
-        key_bytes,
-        value_bytes,
-        entries,
-        flags,
-        types,
-        key_type,
-        value_type,
+        key_bytes: shape.key_bytes,
+        value_bytes: shape.value_bytes,
+        entries: shape.entries,
+        flags: shape.flags,
+        inner_map: shape.inner_map,
+        types: shape.types,
+        key_type: shape.key_type,
+        value_type: shape.value_type,
         ..CreateMap::default()
     };
     // SAFETY: numbers only.
@@ -251,9 +253,11 @@ pub(crate) fn attach(program: impl AsFd, sockets: impl AsFd) -> io::Result<()> {
     unsafe { bpf(PROG_ATTACH, &mut attributes) }.map(drop)
 }
 
-/// Puts a socket into a map of sockets.
-pub(crate) fn put_socket(map: impl AsFd, at: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-    let value = number(socket);
+/// Puts a socket into a map of sockets, or a map into a [`MapKind::Maps`]. The second returns when
+/// every program that runs now has returned, on however many processors (`maybe_wait_bpf_programs`
+/// in `kernel/bpf/syscall.c`).
+pub(crate) fn put(map: impl AsFd, at: u32, value: BorrowedFd<'_>) -> io::Result<()> {
+    let value = number(value);
     let mut attributes = Element {
         map: number(map),
         key: std::ptr::from_ref(&at) as u64,
@@ -285,13 +289,6 @@ pub(crate) fn run(program: impl AsFd, packet: &[u8]) -> io::Result<u32> {
     // SAFETY: address and length are those of a live slice; the kernel copies it.
     unsafe { bpf(PROG_TEST_RUN, &mut attributes) }?;
     Ok(attributes.result)
-}
-
-/// Waits until every program that runs now has returned (`synchronize_rcu`).
-pub(crate) fn wait_for_programs() -> io::Result<()> {
-    // SAFETY: numbers only.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
-    check(libc::c_int::try_from(result).unwrap_or(-1)).map(drop)
 }
 
 /// The size of a page: of a ring, the smallest.

@@ -8,10 +8,11 @@ use std::time::Duration;
 use crate::{Hop, Joined, connect_to, in_simulated_time, on_one_thread, tcp_pair};
 use ambit_net::copy::{CopyError, End, EndError, Flow, SocketEnd, copy};
 use ambit_net::drain::Drain;
-use ambit_net::hbone::{Client, HboneError, Settings, Transport, serve};
+use ambit_net::hbone::{Client, Connect, HboneError, Settings, Transport, serve};
 use ambit_net::pool::Connection;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::net::TcpStream;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -249,5 +250,68 @@ fn a_client_that_begins_late_is_served() {
         assert!(!serving.is_finished());
         drop(near);
         serving.await.unwrap().expect("its end is in order");
+    });
+}
+
+/// Serves one tunnel, which gets so many bytes.
+async fn serve_bytes(socket: TcpStream, bytes: usize, drain: Drain) -> Result<(), HboneError> {
+    let transport = Transport::new(socket);
+    let activity = transport.activity();
+    let guard = drain.guard();
+    let answer = |connect: Connect| {
+        let mut tunnel = connect.accept(HeaderMap::new()).unwrap();
+        // It is the last one.
+        drain.start(None);
+        spawn_local(async move {
+            tunnel.write_all(&vec![7; bytes]).await.unwrap();
+            tunnel.shutdown().await.unwrap();
+            tunnel.read_to_end(&mut Vec::new()).await.unwrap();
+        });
+    };
+    serve(transport, activity, &Settings::default(), &guard, answer).await
+}
+
+/// What a peer still sends is read until it has closed its side: else the kernel would answer with
+/// a reset, and throw away what the peer has not got.
+#[test]
+fn a_server_that_leaves_does_not_lose_its_last_bytes() {
+    const BYTES: usize = 1 << 20;
+    // Windows of 2^30.
+    const WIDE: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\x40\0\0\0\0\0\x04\x08\0\0\0\0\0\x40\0\0\0";
+    // CONNECT a:1, and nothing more is said.
+    const CONNECT: &[u8] = b"\0\0\x0e\x01\x05\0\0\0\x01\x02\x07CONNECT\x01\x03a:1";
+
+    on_one_thread(async {
+        let (mut near, far) = tcp_pair().await;
+        let served = spawn_local(serve_bytes(far, BYTES, Drain::new()));
+        near.write_all(&[PREFACE, WIDE, CONNECT].concat()).await.unwrap();
+        // The server has handed all to its kernel, where most of it waits.
+        sleep(Duration::from_millis(200)).await;
+        assert!(!served.is_finished(), "it reads until the peer has closed");
+        near.write_all(WINDOW_UPDATE).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+        let mut got = Vec::new();
+        near.read_to_end(&mut got).await.expect("no reset");
+        assert!(got.len() > BYTES, "{} bytes", got.len());
+        drop(near);
+        served.await.unwrap().expect("its end is in order");
+    });
+}
+
+#[test]
+fn a_peer_that_never_closes_its_side_is_left_alone() {
+    in_simulated_time(async {
+        let (drain, start) = (Drain::new(), Instant::now());
+        let (client, mut far) = silent_peer(&Settings::default(), &drain).await;
+        drop(client);
+        let talking = spawn_local(async move {
+            while far.write_all(WINDOW_UPDATE).await.is_ok() {
+                sleep(Duration::from_secs(5)).await;
+            }
+        });
+        drain.finished().await;
+        let taken = start.elapsed();
+        assert!(taken.abs_diff(Duration::from_secs(30)) < Duration::from_secs(1), "{taken:?}");
+        talking.await.unwrap();
     });
 }

@@ -81,21 +81,34 @@ impl Decoder {
             };
             is_first = false;
             let index = from.number(index_bits)?;
+            if bytes > most && first >= 0x80 {
+                // Nobody takes it; all that is left to find out is whether the block can be read.
+                self.check(index)?;
+                continue;
+            }
             let field = if first >= 0x80 {
                 self.entry(index)?
             } else {
                 let name = if index == 0 { from.text()? } else { self.entry(index)?.0 };
                 (name, from.text()?)
             };
-            bytes += cost(&field);
+            bytes += cost(&field.0, &field.1);
             if is_kept {
-                self.keep(field.clone());
+                let (name, value) = field.clone();
+                // A name of a table is shared with it: two bytes must not cost a copy of thousands.
+                self.keep(if index == 0 { Bytes::copy_from_slice(&name) } else { name }, &value);
             }
             if bytes <= most {
                 fields.push(field);
             }
         }
         Ok(Block { fields, is_too_large: bytes > most })
+    }
+
+    /// Whether an index means anything.
+    fn check(&self, index: usize) -> Result<(), HpackError> {
+        let is_known = (1..=STATIC.len() + self.entries.len()).contains(&index);
+        is_known.then_some(()).ok_or(HpackError::Index(index))
     }
 
     /// What an index means: the static table first, then ours, the newest entry first.
@@ -114,16 +127,14 @@ impl Decoder {
         self.entries.get(own).cloned().ok_or(HpackError::Index(index))
     }
 
-    /// Adds an entry. One that is larger than the table clears it (RFC 7541 section 4.4).
-    fn keep(&mut self, field: Field) {
-        let needed = cost(&field);
+    /// Adds an entry. One that is larger than the table clears it (RFC 7541 section 4.4). What is
+    /// kept is of its own size: the table must not hold on to the peer's whole block.
+    fn keep(&mut self, name: Bytes, value: &Bytes) {
+        let needed = cost(&name, value);
         self.shrink(self.most.saturating_sub(needed));
         if needed <= self.most {
             self.bytes += needed;
-            // Of its own size: the table must not hold on to the peer's whole block.
-            let (name, value) = field;
-            self.entries
-                .push_front((Bytes::copy_from_slice(&name), Bytes::copy_from_slice(&value)));
+            self.entries.push_front((name, Bytes::copy_from_slice(value)));
         }
     }
 
@@ -142,13 +153,13 @@ impl Decoder {
         while self.bytes > most
             && let Some(last) = self.entries.pop_back()
         {
-            self.bytes -= cost(&last);
+            self.bytes -= cost(&last.0, &last.1);
         }
     }
 }
 
 /// What an entry counts as.
-fn cost((name, value): &Field) -> usize {
+fn cost(name: &Bytes, value: &Bytes) -> usize {
     name.len() + value.len() + FIELD_COST_BYTES
 }
 
@@ -423,6 +434,28 @@ mod tests {
         assert_eq!((decoder.bytes, decoder.entries.len()), (0, 0));
         decoder.decode(hex("3fe1 1f"), MOST).expect("the size of before");
         assert_eq!(decoder.most, TABLE_BYTES);
+    }
+
+    #[test]
+    fn a_name_of_the_table_is_not_copied() {
+        let mut decoder = Decoder::new();
+        let mut block = BytesMut::new();
+        block.put_u8(0x40);
+        put_text(&[b'n'; 4000], &mut block);
+        put_text(b"", &mut block);
+        decoder.decode(block.freeze(), MOST).expect("a block");
+        let first = decoder.entries[0].0.as_ptr();
+        // The newest entry's name, and no value.
+        decoder.decode(hex("7e00 7e00"), MOST).expect("a block");
+        assert_eq!((decoder.entries[0].0.as_ptr(), decoder.entries.len()), (first, 1));
+    }
+
+    #[test]
+    fn what_nobody_takes_is_still_looked_at() {
+        let mut block = vec![0x82; 100];
+        assert!(Decoder::new().decode(block.clone().into(), 100).expect("a block").is_too_large);
+        block.push(0xbe);
+        assert_eq!(Decoder::new().decode(block.into(), 100), Err(HpackError::Index(62)));
     }
 
     #[test]

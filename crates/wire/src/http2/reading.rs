@@ -13,8 +13,10 @@ use super::frame::{self, HEAD_BYTES, Head, PREFACE, flag, kind, setting};
 use super::head::{self, Request, Response};
 use super::hpack::{Field, TABLE_BYTES};
 use super::session::{
-    Block, DEFAULT_FRAME_BYTES, Event, LAST_STREAM, LEAVING, Leaving, Reading, Session, find,
+    Block, DEFAULT_FRAME_BYTES, DEFAULT_WINDOW_BYTES, Event, LAST_STREAM, LEAVING, Leaving,
+    Reading, Session, find,
 };
+use super::windows::Outgoing;
 use super::{Fault, Reason, Role};
 
 /// Answers to the peer's frames that may wait for the transport.
@@ -277,6 +279,9 @@ impl Session {
         let block = block.map_err(|_| {
             Reason::COMPRESSION_ERROR.because("a block of fields cannot be decoded")
         })?;
+        if block.is_too_large {
+            self.count_refused()?;
+        }
         let fields = (!block.is_too_large).then_some(block.fields);
         match self.role {
             Role::Server => self.read_request(stream, fields, is_last),
@@ -329,11 +334,13 @@ impl Session {
         self.reset(stream, if is_too_large { Reason::NO_ERROR } else { BROKEN });
         self.close(stream);
         self.reply_bytes += self.output.len() - before;
-        self.count_refused()?;
+        if !is_too_large {
+            self.count_refused()?;
+        }
         Ok(Step::Read)
     }
 
-    /// A client that knows its limit has hardly ever a stream refused.
+    /// A client that knows its limits has hardly ever a block of fields refused.
     fn count_refused(&mut self) -> Result<(), Fault> {
         self.refused += 1;
         let is_flood = self.refused > MAX_REFUSED;
@@ -423,16 +430,9 @@ impl Session {
         if settings.len() > MAX_SETTINGS {
             return Err(CALM.because("it sends more settings than there are"));
         }
-        let (mut is_wider, mut window) = (false, None);
+        let mut is_wider = false;
         for [a, b, value @ ..] in settings {
-            match (u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value)) {
-                // The last one counts: each would be a walk over all streams.
-                (setting::INITIAL_WINDOW_SIZE, value) => window = Some(value),
-                (name, value) => is_wider |= self.set(name, value)?,
-            }
-        }
-        if let Some(window) = window {
-            is_wider |= self.set(setting::INITIAL_WINDOW_SIZE, window)?;
+            is_wider |= self.set(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))?;
         }
         self.reply(frame::put_settings_ack);
         Ok(if is_wider { Step::Event(Event::Window { stream: None }) } else { Step::Read })
@@ -457,15 +457,17 @@ impl Session {
                 Ok(false)
             }
             setting::INITIAL_WINDOW_SIZE => {
-                if value > LAST_STREAM {
-                    return Err(FLOW.because("a window is too large"));
+                // Of all streams at once: a walk over them would cost more than the frame.
+                if self.most_outgoing.fits(value).is_none() {
+                    let open = self.streams.iter().filter(|it| !it.is_reset);
+                    let all = open.map(|it| it.outgoing);
+                    self.most_outgoing = all.fold(Outgoing::default(), Outgoing::larger);
                 }
-                let more = i64::from(value) - i64::from(self.peer.window);
+                let fits = self.most_outgoing.fits(value);
+                fits.ok_or(FLOW.because("a window is too large"))?;
+                let is_wider = value > self.peer.window;
                 self.peer.window = value;
-                for it in &mut self.streams {
-                    it.outgoing.add(more).ok_or(FLOW.because("a window is too large"))?;
-                }
-                Ok(more > 0)
+                Ok(is_wider)
             }
             setting::MAX_FRAME_SIZE => {
                 if !(DEFAULT_FRAME_BYTES..1 << 24).contains(&value) {
@@ -513,12 +515,13 @@ impl Session {
     /// WINDOW_UPDATE, section 6.9.
     fn read_window_update(&mut self, head: Head, payload: &[u8]) -> Result<Step, Fault> {
         let more = number(payload).ok_or(SIZE.because("WINDOW_UPDATE has a wrong size"))?;
-        let more = i64::from(more & LAST_STREAM);
+        let more = more & LAST_STREAM;
         if head.stream == 0 {
             if more == 0 {
                 return Err(BROKEN.because("WINDOW_UPDATE of nothing"));
             }
-            self.outgoing.add(more).ok_or(FLOW.because("a window is too large"))?;
+            let added = self.outgoing.add(more, DEFAULT_WINDOW_BYTES);
+            added.ok_or(FLOW.because("a window is too large"))?;
             return Ok(Step::Event(Event::Window { stream: None }));
         }
         if self.is_idle(head.stream) {
@@ -530,7 +533,9 @@ impl Session {
         if more == 0 {
             return Ok(self.stream_error(head.stream, BROKEN));
         }
-        if it.outgoing.add(more).is_none() {
+        let added = it.outgoing.add(more, self.peer.window);
+        self.most_outgoing = self.most_outgoing.larger(it.outgoing);
+        if added.is_none() {
             return Ok(self.stream_error(head.stream, FLOW));
         }
         Ok(Step::Event(Event::Window { stream: Some(head.stream) }))

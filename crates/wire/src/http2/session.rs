@@ -29,7 +29,7 @@ use super::windows::{Incoming, Outgoing};
 use super::{Fault, Limits, Reason, Role};
 
 /// Windows and frames before SETTINGS say otherwise (RFC 9113 section 6.5.2).
-const DEFAULT_WINDOW_BYTES: u32 = 65_535;
+pub(super) const DEFAULT_WINDOW_BYTES: u32 = 65_535;
 pub(super) const DEFAULT_FRAME_BYTES: u32 = 16_384;
 /// The highest number of a stream.
 pub(super) const LAST_STREAM: u32 = (1 << 31) - 1;
@@ -123,7 +123,7 @@ pub(super) struct Stream {
     pub(super) number: u32,
     /// What the peer may send.
     pub(super) incoming: Incoming,
-    /// What we may send.
+    /// What we may send, beside [`Peer::window`].
     pub(super) outgoing: Outgoing,
     /// The peer has answered (client).
     pub(super) is_answered: bool,
@@ -185,8 +185,10 @@ pub struct Session {
     pub(super) unacknowledged: VecDeque<u32>,
     /// What the peer may send.
     pub(super) incoming: Incoming,
-    /// What we may send.
+    /// What we may send, beside the size that no SETTINGS change.
     pub(super) outgoing: Outgoing,
+    /// No stream may be sent more on than this makes of a window.
+    pub(super) most_outgoing: Outgoing,
     /// Whether we take new streams.
     pub(super) leaving: Leaving,
     /// The last stream of theirs that GOAWAY has named.
@@ -243,7 +245,8 @@ impl Session {
             window: DEFAULT_WINDOW_BYTES,
             unacknowledged: VecDeque::from([limits.stream_window_bytes]),
             incoming: Incoming::new(DEFAULT_WINDOW_BYTES),
-            outgoing: Outgoing::new(DEFAULT_WINDOW_BYTES),
+            outgoing: Outgoing::default(),
+            most_outgoing: Outgoing::default(),
             leaving: Leaving::No,
             announced: None,
             is_left: false,
@@ -303,12 +306,12 @@ impl Session {
     /// How many bytes the stream may send now.
     pub fn sendable(&self, stream: u32) -> usize {
         let it = self.find(stream).filter(|it| !it.is_reset && !it.is_finished);
-        it.map_or(0, |it| it.outgoing.open().min(self.outgoing.open()))
+        it.map_or(0, |it| it.outgoing.open(self.peer.window).min(self.connection_window()))
     }
 
     /// How much of the window of all streams is left.
     pub fn connection_window(&self) -> usize {
-        self.outgoing.open()
+        self.outgoing.open(DEFAULT_WINDOW_BYTES)
     }
 
     /// The most that one frame may carry.
@@ -472,7 +475,7 @@ impl Session {
         Stream {
             number,
             incoming: Incoming::new(self.window),
-            outgoing: Outgoing::new(self.peer.window),
+            outgoing: Outgoing::default(),
             is_answered: false,
             has_ended: false,
             is_finished: false,

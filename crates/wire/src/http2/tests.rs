@@ -377,6 +377,41 @@ fn who_breaks_a_stream_loses_the_stream() {
     assert_eq!(server.heard(), ["1 .", "1 STREAM_CLOSED"]);
 }
 
+/// A new size of windows holds for open streams too, beside what they have spent or were given
+/// (RFC 9113 section 6.9.2).
+#[test]
+fn a_size_of_windows_is_that_of_each_stream() {
+    let sizes = |sizes: &[u32]| {
+        let name = [0, setting::INITIAL_WINDOW_SIZE as u8];
+        let settings = sizes.iter().flat_map(|size| [&name[..], &size.to_be_bytes()].concat());
+        raw(kind::SETTINGS, 0, 0, &settings.collect::<Vec<u8>>())
+    };
+    let more = |bytes: u32| raw(kind::WINDOW_UPDATE, 0, 1, &bytes.to_be_bytes());
+    let all = raw(kind::WINDOW_UPDATE, 0, 0, &[0, 1, 0, 0]);
+    let cases = [
+        ([sizes(&[100])].concat(), Ok(100)),
+        // The last of one frame holds, and each has to be one.
+        ([sizes(&[100, 200])].concat(), Ok(200)),
+        ([sizes(&[1 << 31, 200])].concat(), Err(Reason::FLOW_CONTROL_ERROR)),
+        ([more(50), sizes(&[100]), all.clone(), sizes(&[70_000])].concat(), Ok(70_050)),
+        ([sizes(&[(1 << 31) - 1]), all.clone()].concat(), Ok(65_535 + 65_536)),
+        // A stream's window becomes too large, and a stream that has gone does not matter.
+        ([more(50), sizes(&[(1 << 31) - 50])].concat(), Err(Reason::FLOW_CONTROL_ERROR)),
+        (
+            [more(1 << 30), raw(kind::RST_STREAM, 0, 1, &[0; 4]), sizes(&[(1 << 31) - 50])]
+                .concat(),
+            Ok(0),
+        ),
+    ];
+    for (bytes, expected) in cases {
+        let mut server = served(&[]);
+        server.read(&bytes[..]);
+        let sendable = server.session.sendable(1);
+        let got = server.fault.map_or(Ok(sendable), |fault| Err(fault.reason));
+        assert_eq!(got, expected, "{bytes:x?}");
+    }
+}
+
 #[test]
 fn floods_end_a_connection_before_they_cost_memory() {
     let block = encode_connect("a:1", &HeaderMap::new());
@@ -395,6 +430,12 @@ fn floods_end_a_connection_before_they_cost_memory() {
         (0..10_000u32)
             .flat_map(|it| raw(kind::HEADERS, flag::END_HEADERS, 2 * it + 3, &[0x82]))
             .collect(),
+        // More fields than are taken, behind a stream that our side has let go of.
+        [
+            raw(kind::HEADERS, flag::END_HEADERS, 3, &[0x82]),
+            raw(kind::HEADERS, flag::END_HEADERS, 3, &[0x82; 1000]).repeat(10_000),
+        ]
+        .concat(),
     ];
     for flood in floods {
         let mut server = served(&flood);

@@ -3,6 +3,11 @@
 //! A window may become smaller while bytes are under way: by SETTINGS at once, so that the peer may
 //! send less than nothing for a while, or by credit that is not given. Neither leaves a peer
 //! waiting for ever: what is owed is said as soon as it is half of what the peer still has.
+//!
+//! What we may send on a stream is the size that the peer last said for all streams (section
+//! 6.9.2), and beside it what the stream alone was given and has spent. So a new size costs nothing
+//! for each stream. It must not make any window larger than 2^31-1, of which only the largest part
+//! beside the size is remembered: streams are looked at when that would be too much.
 
 /// The largest window that there may be.
 pub(super) const MAX_WINDOW: i64 = (1 << 31) - 1;
@@ -66,19 +71,14 @@ impl Incoming {
     }
 }
 
-/// What we may send.
-#[derive(Clone, Copy, Debug)]
+/// What we may send, beside a size that the peer may change for all streams at once.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outgoing(i64);
 
 impl Outgoing {
-    /// A window that we have sent nothing in.
-    pub(super) fn new(size: u32) -> Self {
-        Self(i64::from(size))
-    }
-
-    /// What may be sent now.
-    pub(super) fn open(self) -> usize {
-        usize::try_from(self.0).unwrap_or(0)
+    /// What may be sent now in a window of this size.
+    pub(super) fn open(self, size: u32) -> usize {
+        usize::try_from(i64::from(size) + self.0).unwrap_or(0)
     }
 
     /// We have sent so much.
@@ -86,10 +86,20 @@ impl Outgoing {
         self.0 -= bytes as i64;
     }
 
-    /// The peer allows so much more, or less. `None`: more than a window can be.
-    pub(super) fn add(&mut self, bytes: i64) -> Option<()> {
-        self.0 += bytes;
-        (self.0 <= MAX_WINDOW).then_some(())
+    /// The peer allows so much more. `None`: more than a window can be.
+    pub(super) fn add(&mut self, bytes: u32, size: u32) -> Option<()> {
+        self.0 += i64::from(bytes);
+        self.fits(size)
+    }
+
+    /// Whether a window of this size may be as large as this makes it.
+    pub(super) fn fits(self, size: u32) -> Option<()> {
+        (i64::from(size) + self.0 <= MAX_WINDOW).then_some(())
+    }
+
+    /// The one of two that makes a window larger.
+    pub(super) fn larger(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
     }
 }
 
@@ -126,10 +136,11 @@ mod tests {
 
     #[test]
     fn what_we_may_send_is_never_more_than_a_window() {
-        let mut window = Outgoing::new(10);
+        let mut window = Outgoing::default();
         window.send(10);
-        assert_eq!((window.add(-5), window.open()), (Some(()), 0));
-        assert_eq!((window.add(MAX_WINDOW + 5), window.open()), (Some(()), MAX_WINDOW as usize));
-        assert_eq!(window.add(1), None);
+        assert_eq!((window.open(10), window.open(5), window.open(30)), (0, 0, 20));
+        assert_eq!(window.add(MAX_WINDOW as u32, 10), Some(()));
+        assert_eq!(window.open(10), MAX_WINDOW as usize);
+        assert_eq!((window.fits(11), window.add(1, 10)), (None, None));
     }
 }
