@@ -99,7 +99,7 @@ impl Signals {
 }
 
 /// What joins two pods in the kernel, if the settings want it and the kernel can.
-fn kernel_path(config: &Config) -> anyhow::Result<Option<KernelPath>> {
+pub(crate) fn kernel_path(config: &Config) -> anyhow::Result<Option<KernelPath>> {
     if config.same_node != SameNode::Join || config.kernel_path == KernelPathUse::Off {
         return Ok(None);
     }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use ambit_net::sys::process;
+
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::size::sized;
 
@@ -110,6 +112,23 @@ fn same_node(machine: &Machine) {
     assert_eq!((result.opened, result.cut), (2, 0), "{result:?}");
     let result = machine.load("client/near", "bulk echo.app:9000 --bytes 33554432").bulk();
     assert!(result.matching, "{result:?}");
+    // Nobody has asked for it (`--kernel-path auto`).
+    let counted = |metric: &str| machine.counted("node-2", metric, &[]);
+    assert_eq!(counted("ambit_kernel_path"), u64::from(may_join_in_the_kernel()));
+    if may_join_in_the_kernel() {
+        machine.wait("bytes that went past the proxy are counted", SETTLE_TIMEOUT, || {
+            counted("ambit_kernel_path_connections_total") > 0
+                && counted("ambit_kernel_path_bytes_total") > 0
+        });
+    }
+}
+
+/// Whether this computer lets a proxy join sockets in the kernel.
+fn may_join_in_the_kernel() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux");
+    let mut numbers = release.split(['.', '-']).map_while(|it| it.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    process::effective_uid() == 0 && version >= (6, 13)
 }
 
 /// A script that prints what a server answers.

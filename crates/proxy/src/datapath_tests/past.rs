@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use ambit_model::policy::Action;
 use ambit_model::view::Change;
 use ambit_net::kernel_path::KernelPath;
+use ambit_net::sys::capability;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::world::{self, PodBox, Proxy, World, change, policy, publish};
 use super::{at, wait_until};
 use crate::config::SameNode;
+use crate::worker::kernel_path;
 
 /// More than it takes until both directions are joined.
 const PINGS: u64 = 100;
@@ -57,9 +59,9 @@ struct Neighbours {
 }
 
 impl Neighbours {
-    fn new(world: &World) -> Self {
+    fn new(world: &World, flag: &str) -> Self {
         let (mut client, mut server) = (world.pod("client", "c"), world.pod("server", "s"));
-        let proxy = world.proxy_with(SameNode::Join, None, &["--kernel-path=on"]);
+        let proxy = world.proxy_with(SameNode::Join, None, &[flag]);
         proxy.enrol(&mut client);
         proxy.enrol(&mut server);
         publish(&[&proxy], &[&client, &server], &[]);
@@ -87,11 +89,42 @@ fn with_neighbours(test: impl FnOnce(&World, Neighbours)) {
         KernelPath::open(0).expect_err("only root of the machine may");
     } else {
         let world = World::new();
-        test(&world, Neighbours::new(&world));
+        test(&world, Neighbours::new(&world, "--kernel-path=on"));
     }
 }
 
+/// What the settings come to, for who may not load programs.
+fn without_privileges(flag: &str) -> anyhow::Result<Option<KernelPath>> {
+    let config = world::config(&[flag]);
+    // They are those of the thread.
+    let tried = std::thread::spawn(move || {
+        capability::drop_all().expect("dropped");
+        kernel_path(&config)
+    });
+    tried.join().expect("no panic")
+}
+
 in_namespaces! {
+    fn a_proxy_that_shall_not_join_moves_every_byte() {
+        let world = World::new();
+        let pods = Neighbours::new(&world, "--kernel-path=off");
+        assert!(pods.proxy.shared.kernel_path.is_none());
+        let _used = runtime().block_on(pods.talk(pods.server.v4));
+        let listed = pods.proxy.list();
+        assert_eq!((listed.len(), listed[0].bytes_to_server), (1, 4 * PINGS));
+        let metrics = pods.proxy.metrics();
+        for line in ["ambit_kernel_path 0\n", "ambit_kernel_path_connections_total 0\n"] {
+            assert!(metrics.contains(line), "{metrics}");
+        }
+    }
+
+    fn a_proxy_that_may_not_join_moves_the_bytes_or_says_why_not() {
+        assert!(without_privileges("--kernel-path=auto").unwrap().is_none());
+        assert!(without_privileges("--kernel-path=off").unwrap().is_none());
+        let error = format!("{:#}", without_privileges("--kernel-path=on").unwrap_err());
+        assert!(error.contains("use auto") && error.contains("CAP_SYS_ADMIN"), "{error}");
+    }
+
     fn what_goes_past_is_counted_and_cut_as_ever() {
         with_neighbours(|_, pods| {
             let runtime = runtime();

@@ -22,7 +22,6 @@ use ambit_model::view::{Change, View};
 use ambit_model::workload::{AppProtocol, PortMapping, Tunnel, Workload};
 use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, HboneError, Settings, Transport};
-use ambit_net::kernel_path::KernelPath;
 use ambit_net::namespace::{NetNs, set_sysctl};
 use ambit_net::netlink::{self, RouteSocket};
 use ambit_net::nftables::{Chain, Family, Hook, Nftables, Priority, Protocol, Rule, Table};
@@ -41,6 +40,7 @@ use crate::dataplane::{self, Command, Listeners};
 use crate::dns;
 use crate::pods::Pod;
 use crate::shared::Shared;
+use crate::worker::kernel_path;
 
 /// No exchange takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -103,6 +103,12 @@ pub(crate) struct PodBox {
 struct Cli {
     #[command(flatten)]
     args: crate::Args,
+}
+
+/// The configuration that flags make.
+pub(crate) fn config(flags: &[&str]) -> Config {
+    let cli = Cli::parse_from(["ambit", "--node-name", "node"].iter().chain(flags));
+    Config::new(&cli.args, &Environment::default()).unwrap()
 }
 
 #[derive(Clone)]
@@ -195,16 +201,18 @@ impl World {
         limit: Option<usize>,
         flags: &[&str],
     ) -> Proxy {
-        let cli = Cli::parse_from(["ambit", "--node-name", "node"].iter().chain(flags));
-        let mut config = Config::new(&cli.args, &Environment::default()).unwrap();
+        let mut config = config(flags);
         config.same_node = same_node;
         let ahead_s = Arc::new(AtomicU64::new(0));
         let ahead = ahead_s.clone();
         let (certificates, asks) = Certificates::new(Clock::of(move || {
             SystemTime::now() + Duration::from_secs(ahead.load(Ordering::Relaxed))
         }));
-        let kernel_path = (config.kernel_path == KernelPathUse::On)
-            .then(|| KernelPath::open(config.kernel_budget_bytes()).expect("sockets are joined"));
+        // What tests do not ask for they are not given: it is not possible everywhere.
+        let kernel_path = match config.kernel_path {
+            KernelPathUse::Auto => None,
+            KernelPathUse::On | KernelPathUse::Off => kernel_path(&config).expect("as asked for"),
+        };
         let mut shared = Shared::new(config, certificates.clone(), Demand::nothing(), kernel_path);
         if let Some(limit) = limit {
             let mesh = Arc::get_mut(&mut shared.mesh).expect("not shared yet");
