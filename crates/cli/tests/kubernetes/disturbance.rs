@@ -35,6 +35,17 @@ pub(crate) fn under_load(
     outcome
 }
 
+/// Bytes that the kernel moved past the proxy of the servers' node, of connections that have ended.
+fn went_past_the_proxy(cluster: &Cluster) -> u64 {
+    let pods = cluster.pods(MESH, "app=ztunnel");
+    let on_node = pods.iter().find(|pod| pod["spec"]["nodeName"] == "n2").expect("a proxy");
+    let page = format!("http://{}:15020/metrics", on_node["status"]["podIP"].as_str().unwrap());
+    let said = cluster.on_node("n2", &["curl", "-s", &page]);
+    let mut lines = said.out.lines();
+    let count = lines.find_map(|line| line.strip_prefix("ambit_kernel_path_bytes_total "));
+    count.and_then(|it| it.trim().parse().ok()).unwrap_or_else(|| panic!("{}", said.out))
+}
+
 #[test]
 fn labels_are_set_and_taken_away_and_nobody_notices() {
     let cluster = Cluster::alone();
@@ -80,6 +91,7 @@ fn control_and_agents_are_killed_and_nobody_notices() {
             assert!(killed > 0, "there is a {program}");
         });
         outcome.assert_whole(&what);
+        assert!(went_past_the_proxy(&cluster) > 0, "connections of one node are joined");
         for part in ["deployment/istiod", "daemonset/istio-cni-node"] {
             cluster.await_rollout(MESH, part);
         }
@@ -125,7 +137,8 @@ fn a_worker_dies_ten_times_in_a_row() {
         }
     });
     assert!(outcome.fresh.failed <= u64::from(KILLS), "{what}: {outcome:#?}");
-    assert!(outcome.kept.failed <= u64::from(KILLS) * KEPT as u64, "{what}: {outcome:#?}");
+    let requests = outcome.kept.failed.max(outcome.near.failed);
+    assert!(requests <= u64::from(KILLS) * KEPT as u64, "{what}: {outcome:#?}");
     assert!(outcome.dark() <= BACK_WITHIN, "{what}: {outcome:#?}");
 }
 
@@ -133,7 +146,8 @@ fn a_worker_dies_ten_times_in_a_row() {
 /// second.
 fn assert_own_connections_only(outcome: &Outcome, what: &str) {
     assert!(outcome.long.cut <= LONG as u64, "{what}: {outcome:#?}");
-    assert!(outcome.kept.failed <= KEPT as u64, "{what}: {outcome:#?}");
+    let requests = outcome.kept.failed.max(outcome.near.failed);
+    assert!(requests <= KEPT as u64, "{what}: {outcome:#?}");
     assert!(outcome.dark() <= BACK_WITHIN, "{what}: {outcome:#?}");
 }
 

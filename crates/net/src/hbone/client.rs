@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use ambit_wire::http2::{Reason, Role};
@@ -39,10 +41,17 @@ impl Client {
         let state = Rc::new(State { tunnels: Cell::new(0), idle_since: Cell::new(Instant::now()) });
         let mut driver = Driver::new(io, link.clone());
         let watched = link.clone();
+        let mut late = guard.clone();
         guard.spawn_local(async move {
+            let mut overdue = pin!(late.overdue());
+            let driven = poll_fn(|cx| match driver.poll(cx) {
+                // Its tunnels have ended: who waits for the drain waits no longer for the peer.
+                Poll::Pending if driver.is_lingering() => overdue.as_mut().poll(cx).map(Ok),
+                polled => polled,
+            });
             tokio::select! {
                 biased;
-                ended = poll_fn(|cx| driver.poll(cx)) => if let Err(error) = ended {
+                ended = driven => if let Err(error) = ended {
                     tracing::debug!(%error, "HBONE connection ended");
                 },
                 () = keepalive::watch(&watched, activity) => {}

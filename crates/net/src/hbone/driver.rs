@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::link::Link;
 use crate::copy::arena;
@@ -23,6 +23,8 @@ const TURN_BYTES: usize = 512 * 1024;
 /// read: to bytes that nobody reads Linux answers with a reset, and throws away what the peer has
 /// not got yet.
 const LINGER: Duration = Duration::from_secs(30);
+/// It is given up sooner when it says nothing for so long.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// The task's side of a connection. The connection is over when it is dropped.
 pub(super) struct Driver<IO> {
@@ -45,7 +47,12 @@ enum Stage {
     /// What waits is written, and then our side is closed.
     Closing,
     /// It is, and the peer closes its own, or is too late.
-    Lingering(Pin<Box<Sleep>>),
+    Lingering {
+        /// At the latest.
+        until: Instant,
+        /// If it says nothing.
+        quiet: Pin<Box<Sleep>>,
+    },
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
@@ -93,10 +100,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
         }
         let written = self.poll_write(cx);
         self.link.written();
-        if let Poll::Ready(Err(error)) = written {
-            return Poll::Ready(Err(error));
-        }
-        if self.link.is_done() {
+        let written = written?;
+        // Until all is written the peer is listened to, and its questions are answered.
+        if self.link.is_done() && written.is_ready() {
             self.stage = Stage::Closing;
         }
         if matches!(self.stage, Stage::Open) {
@@ -183,30 +189,41 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
     /// Nothing is open any more, so that it does not matter whether the peer hears of the end. What
     /// it was sent before must reach it.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
-        if !matches!(self.stage, Stage::Lingering(_)) {
+        if !self.is_lingering() {
             let is_written = ready!(self.poll_write(cx)).is_ok();
             if !is_written || ready!(Pin::new(&mut self.io).poll_shutdown(cx)).is_err() {
                 return Poll::Ready(Ok(()));
             }
-            self.stage = Stage::Lingering(Box::pin(sleep(LINGER)));
+            let until = Instant::now() + LINGER;
+            self.stage = Stage::Lingering { until, quiet: Box::pin(sleep(QUIET)) };
         }
         let mut left = TURN_BYTES;
         while !self.has_read_all {
-            if let Stage::Lingering(late) = &mut self.stage
-                && late.as_mut().poll(cx).is_ready()
-            {
-                break;
-            }
             if left == 0 {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            match ready!(self.poll_some(cx)) {
-                Ok(ignored) => left = left.saturating_sub(ignored.len()),
-                Err(_) => break,
+            match self.poll_some(cx) {
+                Poll::Ready(Ok(ignored)) => left = left.saturating_sub(ignored.len()),
+                Poll::Ready(Err(_)) => break,
+                Poll::Pending => return self.poll_late(cx, left < TURN_BYTES),
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Ready when the peer has had time enough to close its side.
+    fn poll_late(&mut self, cx: &mut Context<'_>, has_read: bool) -> Poll<Result<(), Ended>> {
+        let Stage::Lingering { until, quiet } = &mut self.stage else { return Poll::Pending };
+        if has_read {
+            quiet.as_mut().reset((Instant::now() + QUIET).min(*until));
+        }
+        quiet.as_mut().poll(cx).map(Ok)
+    }
+
+    /// Whether our side is closed, and nothing is left to do but to wait for the peer.
+    pub(super) fn is_lingering(&self) -> bool {
+        matches!(self.stage, Stage::Lingering { .. })
     }
 }
 

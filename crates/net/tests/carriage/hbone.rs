@@ -11,8 +11,7 @@ use ambit_net::drain::Drain;
 use ambit_net::hbone::{Client, Connect, HboneError, Settings, Transport, serve};
 use ambit_net::pool::Connection;
 use http::{HeaderMap, StatusCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -253,9 +252,19 @@ fn a_client_that_begins_late_is_served() {
     });
 }
 
+/// Windows of 2^30.
+const WIDE: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\x40\0\0\0\0\0\x04\x08\0\0\0\0\0\x40\0\0\0";
+/// CONNECT a:1, and nothing more is said.
+const CONNECT: &[u8] = b"\0\0\x0e\x01\x05\0\0\0\x01\x02\x07CONNECT\x01\x03a:1";
+/// The answer to the PING that goes with GOAWAY.
+const HEARD: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0leaving.";
+
 /// Serves one tunnel, which gets so many bytes.
-async fn serve_bytes(socket: TcpStream, bytes: usize, drain: Drain) -> Result<(), HboneError> {
-    let transport = Transport::new(socket);
+async fn serve_bytes<IO>(io: IO, bytes: usize, drain: Drain) -> Result<(), HboneError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let transport = Transport::new(io);
     let activity = transport.activity();
     let guard = drain.guard();
     let answer = |connect: Connect| {
@@ -276,10 +285,6 @@ async fn serve_bytes(socket: TcpStream, bytes: usize, drain: Drain) -> Result<()
 #[test]
 fn a_server_that_leaves_does_not_lose_its_last_bytes() {
     const BYTES: usize = 1 << 20;
-    // Windows of 2^30.
-    const WIDE: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\x40\0\0\0\0\0\x04\x08\0\0\0\0\0\x40\0\0\0";
-    // CONNECT a:1, and nothing more is said.
-    const CONNECT: &[u8] = b"\0\0\x0e\x01\x05\0\0\0\x01\x02\x07CONNECT\x01\x03a:1";
 
     on_one_thread(async {
         let (mut near, far) = tcp_pair().await;
@@ -287,31 +292,80 @@ fn a_server_that_leaves_does_not_lose_its_last_bytes() {
         near.write_all(&[PREFACE, WIDE, CONNECT].concat()).await.unwrap();
         // The server has handed all to its kernel, where most of it waits.
         sleep(Duration::from_millis(200)).await;
+        near.write_all(HEARD).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
         assert!(!served.is_finished(), "it reads until the peer has closed");
         near.write_all(WINDOW_UPDATE).await.unwrap();
         sleep(Duration::from_millis(50)).await;
         let mut got = Vec::new();
+        // The end comes before the peer closes its side: the server has closed its own.
         near.read_to_end(&mut got).await.expect("no reset");
         assert!(got.len() > BYTES, "{} bytes", got.len());
+        assert!(!served.is_finished(), "it reads until the peer has closed");
         drop(near);
         served.await.unwrap().expect("its end is in order");
     });
 }
 
+/// Who is slow is waited for, also while what it is sent waits on our side.
+#[test]
+fn a_slow_peer_gets_all_of_a_server_that_leaves() {
+    const BYTES: usize = 200 << 10;
+
+    in_simulated_time(async {
+        let (mut near, far) = duplex(4096);
+        let served = spawn_local(serve_bytes(far, BYTES, Drain::new()));
+        near.write_all(&[PREFACE, WIDE, CONNECT].concat()).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        near.write_all(HEARD).await.unwrap();
+        let mut got = 0;
+        loop {
+            // It says something every ten seconds, and for two minutes in all.
+            for _ in 0..10 {
+                got += near.read(&mut [0; 2048]).await.unwrap();
+                sleep(Duration::from_secs(1)).await;
+            }
+            if served.is_finished() || got > BYTES {
+                break;
+            }
+            near.write_all(WINDOW_UPDATE).await.unwrap();
+        }
+        got += near.read_to_end(&mut Vec::new()).await.unwrap();
+        assert!(got > BYTES, "{got} bytes");
+        drop(near);
+        served.await.unwrap().expect("its end is in order");
+    });
+}
+
+/// A client whose peer never closes its side, and says something at intervals; how long it takes.
+async fn left_alone(interval: Duration, deadline: Option<Duration>) -> Duration {
+    let (drain, start) = (Drain::new(), Instant::now());
+    let (client, mut far) = silent_peer(&Settings::default(), &drain).await;
+    drop(client);
+    let talking = spawn_local(async move {
+        while far.write_all(WINDOW_UPDATE).await.is_ok() {
+            sleep(interval).await;
+        }
+    });
+    drain.start(deadline.map(|it| start + it));
+    drain.finished().await;
+    let taken = start.elapsed();
+    talking.await.unwrap();
+    taken
+}
+
 #[test]
 fn a_peer_that_never_closes_its_side_is_left_alone() {
     in_simulated_time(async {
-        let (drain, start) = (Drain::new(), Instant::now());
-        let (client, mut far) = silent_peer(&Settings::default(), &drain).await;
-        drop(client);
-        let talking = spawn_local(async move {
-            while far.write_all(WINDOW_UPDATE).await.is_ok() {
-                sleep(Duration::from_secs(5)).await;
-            }
-        });
-        drain.finished().await;
-        let taken = start.elapsed();
-        assert!(taken.abs_diff(Duration::from_secs(30)) < Duration::from_secs(1), "{taken:?}");
-        talking.await.unwrap();
+        let seconds = Duration::from_secs;
+        for (interval, deadline, expected) in [
+            (seconds(4), None, seconds(30)),
+            (seconds(60), None, seconds(5)),
+            // Nobody who drains waits longer than meant.
+            (seconds(4), Some(seconds(2)), seconds(2)),
+        ] {
+            let taken = left_alone(interval, deadline).await;
+            assert!(taken.abs_diff(expected) < seconds(1), "{taken:?}, not {expected:?}");
+        }
     });
 }
