@@ -3,6 +3,7 @@
 //! Parsing only; [`crate::commands`] has what a command does.
 
 mod bench;
+mod forward;
 mod inputs;
 mod inspect;
 mod judge;
@@ -25,6 +26,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::BenchArgs;
+pub(crate) use forward::{PortForwardArgs, Ports};
 pub(crate) use inputs::{InputArgs, input};
 pub(crate) use inspect::{DescribeArgs, EventType, EventsArgs, TopArgs, TopKind, TopOrder};
 pub(crate) use judge::{AnalyzeArgs, DiffArgs};
@@ -134,6 +136,8 @@ pub(crate) enum Command {
     Rollout(RolloutArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
+    /// Leads ports of this computer to ports of a pod on this machine, until it is stopped.
+    PortForward(PortForwardArgs),
     /// Prints the logs of a pod (NAMESPACE/POD), a proxy (proxy/NODE), a node agent (node/NODE) or
     /// control.
     Logs(LogsArgs),
@@ -196,6 +200,7 @@ impl Command {
             Self::Scale(args) => Some(&mut args.state),
             Self::Rollout(args) => Some(args.command.state()),
             Self::Exec(args) => Some(&mut args.state),
+            Self::PortForward(args) => Some(&mut args.state),
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
@@ -218,6 +223,7 @@ impl Command {
             Self::Delete(args) => Some(&args.manifests.kube),
             Self::Get(args) => Some(&args.kube),
             Self::Exec(args) => Some(&args.kube),
+            Self::PortForward(args) => Some(&args.kube),
             Self::Logs(args) => Some(&args.kube),
             Self::Status(args) => Some(&args.kube),
             Self::Why(args) => Some(&args.kube),

@@ -17,6 +17,7 @@ mod kubeconfig;
 mod mesh;
 mod objects;
 mod plan;
+mod port_forward;
 mod probe;
 mod registries;
 mod settle;
@@ -61,6 +62,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Scale(args) => objects::scale(args).await,
             Command::Rollout(args) => objects::rollout(args).await,
             Command::Exec(args) => inside::exec(args).await,
+            Command::PortForward(args) => port_forward::run(args).await,
             Command::Logs(args) => inside::logs(args).await,
             Command::Status(args) => status::status(args).await,
             Command::Why(args) => why::why(args).await,

@@ -288,7 +288,7 @@ fn of_object(
         "log" if request.method == Method::GET => Ok(Call::Log(log(single, query)?)),
         "exec" => Err(Status::streams_nothing("exec", "ambit exec")),
         "attach" => Err(Status::streams_nothing("attach", "ambit logs -f")),
-        "portforward" => Err(Status::streams_nothing("port-forward", "ambit up --publish")),
+        "portforward" => Err(Status::streams_nothing("port-forward", "ambit port-forward")),
         "log" => Err(Status::reads_only()),
         _ => Err(Status::no_such_path()),
     }
@@ -456,9 +456,11 @@ mod tests {
         get("/api/v1/namespaces/a/pods/web/log?timestamps=1", 400, "leave --timestamps out");
         get("/api/v1/namespaces/a/pods/web/log?previous=1", 400, "leave --previous out");
         get("/api/v1/namespaces/a/pods/web/log?tailLines=-1", 400, "is not a number");
-        for (part, instead) in
-            [("exec", "ambit exec"), ("attach", "ambit logs -f"), ("portforward", "--publish")]
-        {
+        for (part, instead) in [
+            ("exec", "ambit exec"),
+            ("attach", "ambit logs -f"),
+            ("portforward", "ambit port-forward"),
+        ] {
             let target = format!("/api/v1/namespaces/a/pods/web/{part}");
             check(Method::POST, &target, 501, instead);
         }

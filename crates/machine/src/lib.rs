@@ -67,7 +67,7 @@ pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo
 pub use command::{Difference, Expected};
 pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
-pub use exec::{ExecError, ExecRequest, Terminal, exec};
+pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
 pub use kubernetes_api::{

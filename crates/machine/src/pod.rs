@@ -5,6 +5,7 @@
 
 mod container;
 mod exec;
+mod forward;
 mod health;
 mod init;
 mod isolation;
@@ -183,6 +184,11 @@ pub(crate) enum PodRequest {
     },
     /// Run a command; stdin, stdout, stderr and the caller's connection come along.
     Exec(ExecMessage),
+    /// Connect a socket to a port; it comes along, and the caller's connection.
+    Forward {
+        /// Of this pod.
+        port: u16,
+    },
 }
 
 /// What the pod's init knows of its containers.

@@ -21,7 +21,7 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
     if args.kube.is_meant() {
         bail!("in a cluster this is kubectl's job: `kubectl exec -it -n NAMESPACE POD -- CMD`");
     }
-    let Meant { namespace, name, owner } = meant(&args.pod, args.namespace.as_deref())?;
+    let Meant { namespace, name, owner } = meant(&args.pod, args.namespace.as_deref(), &[])?;
     let terminal = terminal();
     if args.tty && terminal.is_none() {
         eprintln!("warning: -t has no effect: the standard input is not a terminal");
@@ -51,11 +51,11 @@ fn terminal() -> Option<Terminal> {
 
 /// A pod that is meant, or what makes it.
 #[derive(Debug, PartialEq, Eq)]
-struct Meant<'a> {
-    namespace: &'a str,
-    name: &'a str,
+pub(super) struct Meant<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
     /// The kind of what makes it, if it was said.
-    owner: Option<Kind>,
+    pub(super) owner: Option<Kind>,
 }
 
 impl Meant<'_> {
@@ -70,15 +70,21 @@ impl Meant<'_> {
 }
 
 /// The pod that words mean: NAMESPACE/POD, or with the namespace apart POD and KIND/NAME, as
-/// kubectl takes it.
-fn meant<'a>(words: &'a str, namespace: Option<&'a str>) -> Result<Meant<'a>> {
+/// kubectl takes it. KIND makes pods, or is one of `others`.
+pub(super) fn meant<'a>(
+    words: &'a str,
+    namespace: Option<&'a str>,
+    others: &[Kind],
+) -> Result<Meant<'a>> {
     let (namespace, name, owner) = match (namespace, words.split_once('/')) {
         (None, Some((namespace, name))) => (namespace, name, None),
         (None, None) => bail!("{words:?}: name the pod as NAMESPACE/POD, or add -n NAMESPACE"),
         (Some(namespace), None) => (namespace, words, None),
         (Some(namespace), Some((word, name))) => match kind_of(word) {
             Ok(Kind::Pod) => (namespace, name, None),
-            Ok(kind) if kind.has_pod_template() => (namespace, name, Some(kind)),
+            Ok(kind) if kind.has_pod_template() || others.contains(&kind) => {
+                (namespace, name, Some(kind))
+            }
             _ => bail!(
                 "{words:?}: with -n write POD, pod/POD, or what makes it as deployment/NAME, not \
                  {word}/"
@@ -139,7 +145,7 @@ async fn log(layout: &Layout, args: &LogsArgs) -> Result<PathBuf> {
             Some(_) => {}
         }
     }
-    let meant = meant(&args.of, args.namespace.as_deref())?;
+    let meant = meant(&args.of, args.namespace.as_deref(), &[])?;
     let Meant { namespace, name, .. } = meant;
     let Ok(pods) = Client::new(layout.clone()).pods().await else {
         return log_of_gone(layout, namespace, name, args.container.as_deref());
@@ -203,7 +209,7 @@ mod tests {
         let check = |words, namespace, expected: Option<(&str, &str, Option<Kind>)>| {
             let expected =
                 expected.map(|(namespace, name, owner)| Meant { namespace, name, owner });
-            assert_eq!(meant(words, namespace).ok(), expected, "{words} {namespace:?}");
+            assert_eq!(meant(words, namespace, &[]).ok(), expected, "{words} {namespace:?}");
         };
         check("shop/web", None, Some(("shop", "web", None)));
         check("web", None, None);
@@ -214,6 +220,8 @@ mod tests {
         check("daemonset/web", Some("shop"), Some(("shop", "web", Some(Kind::DaemonSet))));
         check("job/web", Some("shop"), Some(("shop", "web", Some(Kind::Job))));
         check("svc/web", Some("shop"), None);
+        let service = meant("svc/web", Some("shop"), &[Kind::Service]).expect("a service");
+        assert_eq!(service.owner, Some(Kind::Service));
         check("other/web", Some("shop"), None);
     }
 

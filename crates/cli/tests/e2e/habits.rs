@@ -1,7 +1,8 @@
 //! The habits of kubectl's users: what `get`, `label`, `annotate`, `scale`, `rollout`, `exec`,
 //! `logs` and `delete` say, and what then is so on the machine.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
+use std::net::TcpStream;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -51,6 +52,7 @@ fn what_kubectls_users_type_does_what_they_expect() {
     scales_and_is_watched(&machine);
     rolls_out(&machine);
     execs(&machine);
+    forwards_ports(&machine);
     logs(&machine);
     deletes(&machine);
     let footprint = machine.footprint();
@@ -171,6 +173,42 @@ fn execs(machine: &Machine) {
     let said = refused(machine, "exec -n app pod/nobody -- true");
     assert!(said.contains("nobody"), "{said}");
     execs_with_files(machine);
+}
+
+fn forwards_ports(machine: &Machine) {
+    let words = "port-forward -n app svc/banner :9001 --address 127.0.0.1 --address ::1";
+    let forwarding = Watched::start(machine, words);
+    machine.wait("both addresses are told", SETTLE_TIMEOUT, || forwarding.lines().len() == 2);
+    for line in forwarding.lines() {
+        assert!(line.ends_with(" -> 9001"), "{line}");
+        let mut banner = String::new();
+        BufReader::new(dial(&line)).read_line(&mut banner).expect("a line");
+        assert_eq!(banner.trim(), "220 speaks first");
+    }
+    // A port at which nobody listens: its connections are closed, and others go on.
+    let forwarding = Watched::start(machine, "port-forward -n app pod/talker :1 :2");
+    machine.wait("both ports are told", SETTLE_TIMEOUT, || forwarding.lines().len() == 2);
+    for line in forwarding.lines() {
+        assert_eq!(dial(&line).read(&mut [0; 1]).expect("its end"), 0, "{line}");
+    }
+    for (words, expected) in [
+        ("svc/banner 0:81", "service app/banner has no port 81; it has 9001"),
+        ("svc/nobody 0:80", "there is no service app/nobody"),
+        ("pod/nobody 0:80", "there is no pod app/nobody"),
+        ("cm/settings 0:80", "write POD, pod/POD"),
+        ("svc/banner 80:http", "[LOCAL:]PORT"),
+    ] {
+        let said = refused(machine, &format!("port-forward -n app {words}"));
+        assert!(said.contains(expected), "{words}: {said}");
+    }
+}
+
+/// Connects to where a line of `port-forward` says that it listens.
+fn dial(line: &str) -> TcpStream {
+    let from = line.strip_prefix("Forwarding from ").and_then(|it| it.split_once(" -> "));
+    let stream = TcpStream::connect(from.expect("an address and a port").0).expect("it listens");
+    stream.set_read_timeout(Some(SETTLE_TIMEOUT)).expect("set");
+    stream
 }
 
 /// Commands of one script take of its file what they read, and no more.

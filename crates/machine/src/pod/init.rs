@@ -32,6 +32,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::container::{self, Attended, OwnTree, Process, Stage, Started, Streams};
 use super::exec;
+use super::forward;
 use super::health::{self, Ailment};
 use super::terminals::{Terminals, is_null};
 use super::volumes::{self, VolumePlan};
@@ -609,6 +610,7 @@ impl Pod {
                     plan.containers.iter().chain(&plan.init_containers).collect();
                 exec::serve(message, packet.fds, &containers, reaper, start).await;
             }
+            Ok(PodRequest::Forward { port }) => forward::serve(port, packet.fds).await,
             Err(error) => tracing::warn!(pod = self.plan.logs.1, %error, "a request that is none"),
         }
     }

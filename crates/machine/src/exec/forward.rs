@@ -1,0 +1,79 @@
+//! Connections of the host to ports of pods: `ambit port-forward`.
+//!
+//! The caller accepts, and passes the socket through the machine to the init of the pod, which
+//! connects it within the pod's own network, as a kubelet does. So no policy is asked: who may run
+//! commands in a pod may also connect from within it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::call::{Call, ExecError, ForwardRequest, answer_of, call, connect, find};
+use crate::client::PodInfo;
+use crate::layout::Layout;
+use crate::node::services::{Endpoint, views};
+use crate::objects::Kind;
+use crate::state::{Machine, Objects};
+
+/// Whether there is a pod to connect to.
+pub async fn find_port(layout: &Layout, request: &ForwardRequest) -> Result<(), ExecError> {
+    ask(layout, request, &[]).await
+}
+
+/// Connects a socket, and waits for the end of both ways. The connection is cut when this is
+/// dropped.
+pub async fn forward(
+    layout: &Layout,
+    request: &ForwardRequest,
+    socket: impl AsFd,
+) -> Result<(), ExecError> {
+    ask(layout, request, &[socket.as_fd()]).await
+}
+
+async fn ask(
+    layout: &Layout,
+    request: &ForwardRequest,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), ExecError> {
+    let connection = connect(layout)?;
+    call(&connection, &Call::Forward(request.clone()), fds).await?;
+    answer_of(&connection).await.map(drop)
+}
+
+/// The pod that a request means, and its port.
+pub(super) fn resolve(
+    machine: &Machine,
+    request: &ForwardRequest,
+) -> Result<(PodInfo, u16), String> {
+    let objects = machine.objects();
+    let pods = objects.pods(&machine.layout);
+    let ForwardRequest { namespace, name, kind, port } = request;
+    if kind.as_deref() == Some(Kind::Service.name()) {
+        return behind(&objects, pods, namespace, name, *port);
+    }
+    find(&pods, namespace, name, kind.as_deref()).map(|pod| (pod.clone(), *port))
+}
+
+/// A pod behind a port of a service, ready ones first.
+fn behind(
+    objects: &Objects,
+    pods: Vec<PodInfo>,
+    namespace: &str,
+    name: &str,
+    port: u16,
+) -> Result<(PodInfo, u16), String> {
+    let Objects { store, reported, .. } = objects;
+    let all = views(store.of_plural("services"), store.of_plural("pods"), reported);
+    let service = all.into_iter().find(|it| it.namespace == namespace && it.name == name);
+    let service = service.ok_or_else(|| format!("there is no service {namespace}/{name}"))?;
+    let at = service.ports.iter().position(|it| it.port == port).ok_or_else(|| {
+        let ports: Vec<_> = service.ports.iter().map(|it| it.port.to_string()).collect();
+        format!("service {namespace}/{name} has no port {port}; it has {}", ports.join(", "))
+    })?;
+    let lead = |it: &Endpoint| Some((it.addresses.first().copied()?, it.ports.get(at).copied()??));
+    let leads: Vec<_> = service.endpoints.iter().filter_map(lead).collect();
+    let found = pods.into_iter().filter_map(|pod| {
+        let lead = leads.iter().find(|(address, _)| pod.pod_ips.contains(address));
+        lead.map(|(_, port)| (pod, *port))
+    });
+    let found = found.min_by_key(|(pod, _)| pod.rank());
+    found.ok_or_else(|| format!("service {namespace}/{name} has no pod"))
+}

@@ -1,0 +1,94 @@
+//! Connections from the host to a port of this pod.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ambit_net::seqpacket::Connection;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::exec::{ExecAnswer, answer};
+
+/// How long a program may take to accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connects the caller's socket, and carries it until both ways have ended or the caller is gone.
+pub(super) async fn serve(port: u16, fds: Vec<OwnedFd>) {
+    let Ok([socket, caller]) = <[OwnedFd; 2]>::try_from(fds) else {
+        tracing::warn!("a connection from the host without its two descriptors");
+        return;
+    };
+    let caller = match Connection::from_fd(caller) {
+        Ok(caller) => caller,
+        Err(error) => {
+            tracing::warn!(%error, "a connection from the host whose caller cannot be answered");
+            return;
+        }
+    };
+    let carried = async {
+        let mut client = taken(socket).map_err(|error| format!("no TCP socket: {error}"))?;
+        let mut server = connect(port).await.map_err(|error| {
+            format!("nothing accepts at port {port} of the pod's loopback address: {error}")
+        })?;
+        // However it ends, it has ended; both ends have seen how.
+        let _ended = copy_bidirectional(&mut client, &mut server).await;
+        Ok(())
+    };
+    let mut nothing = [0; 1];
+    tokio::select! {
+        carried = carried => {
+            let said = carried.map_or_else(ExecAnswer::Error, |()| ExecAnswer::Exit(0));
+            answer(&caller, &said).await;
+        }
+        // It sends nothing: this is its end.
+        _gone = caller.receive(&mut nothing) => {}
+    }
+}
+
+fn taken(socket: OwnedFd) -> io::Result<TcpStream> {
+    let socket = std::net::TcpStream::from(socket);
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket)
+}
+
+/// The program may listen on either address. Of two failures that of IPv4 is told.
+async fn connect(port: u16) -> io::Result<TcpStream> {
+    let to = async |ip: IpAddr| {
+        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect((ip, port))).await;
+        connected.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into()))
+    };
+    match to(Ipv4Addr::LOCALHOST.into()).await {
+        Ok(connected) => Ok(connected),
+        Err(error) => to(Ipv6Addr::LOCALHOST.into()).await.map_err(|_| error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_is_found_at_either_address() {
+        for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
+            let listener = TcpListener::bind((ip, 0)).expect("bound");
+            let port = listener.local_addr().expect("bound").port();
+            let mut connected = connect(port).await.expect("connected");
+            let (accepted, _) = listener.accept().expect("accepted");
+            let mut accepted = taken(accepted.into()).expect("a socket");
+            accepted.write_all(b"hello").await.expect("written");
+            drop(accepted);
+            let mut heard = String::new();
+            connected.read_to_string(&mut heard).await.expect("read");
+            assert_eq!(heard, "hello");
+            drop(listener);
+            assert!(connect(port).await.is_err(), "nobody listens any more");
+        }
+    }
+}
