@@ -184,10 +184,10 @@ pub struct PodInfo {
 }
 
 impl PodInfo {
-    /// The least is whom a user means who names only what made the pods: one that takes traffic,
-    /// and none that is going away while another stays.
+    /// The least is whom a user means who names only what made the pods: one that takes traffic, or
+    /// runs at least, and none that is going away while another stays.
     pub fn rank(&self) -> impl Ord + use<> {
-        (self.terminating, !self.ready)
+        (self.terminating, self.phase != Phase::Running, !self.ready)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Bytes of every kind through the mesh, across nodes: much, both ways at once, server first, IPv6,
 //! many.
 
+use std::path::Path;
 use std::time::Duration;
 
-use ambit_net::sys::process;
+use ambit_net::sys::capability;
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::size::sized;
@@ -11,6 +12,8 @@ use crate::size::sized;
 /// Bytes each way of the bulk transfer, and at full size.
 const BULK_BYTES: u64 = 256 << 20;
 const FULL_BULK_BYTES: u64 = 1 << 30;
+/// See capabilities(7).
+const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// Connections at once, half of them idle.
 const MANY: usize = 2000;
 
@@ -103,7 +106,8 @@ fn many(machine: &Machine) {
 
 /// Between pods of one node, joined without TLS.
 fn same_node(machine: &Machine) {
-    let load = machine.load("client/near", "long echo.app:9000 --connections 2 --seconds 1.5");
+    let load = machine
+        .load("client/near", "long echo.app:9000 --connections 2 --seconds 1.5 --interval 0.02");
     machine.wait("the connections are joined", Duration::from_secs(2), || {
         let there = machine.connections(9000);
         there.len() == 2 && there.iter().all(|it| it["plan"] == "local")
@@ -128,7 +132,8 @@ fn may_join_in_the_kernel() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux");
     let mut numbers = release.split(['.', '-']).map_while(|it| it.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    process::effective_uid() == 0 && version >= (6, 13)
+    let is_admin = capability::effective().expect("Linux") & CAP_SYS_ADMIN != 0;
+    is_admin && version >= (6, 13) && Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 
 /// A script that prints what a server answers.

@@ -46,7 +46,7 @@ impl Client {
             let mut overdue = pin!(late.overdue());
             let driven = poll_fn(|cx| match driver.poll(cx) {
                 // Its tunnels have ended: who waits for the drain waits no longer for the peer.
-                Poll::Pending if driver.is_lingering() => overdue.as_mut().poll(cx).map(Ok),
+                Poll::Pending if driver.is_leaving() => overdue.as_mut().poll(cx).map(Ok),
                 polled => polled,
             });
             tokio::select! {

@@ -23,8 +23,9 @@ const TURN_BYTES: usize = 512 * 1024;
 /// read: to bytes that nobody reads Linux answers with a reset, and throws away what the peer has
 /// not got yet.
 const LINGER: Duration = Duration::from_secs(30);
-/// It is given up sooner when it says nothing for so long.
-const QUIET: Duration = Duration::from_secs(5);
+/// It is given up sooner when it says nothing for so long. One that only reads asks now and then
+/// whether we are there.
+const QUIET: Duration = Duration::from_secs(15);
 
 /// The task's side of a connection. The connection is over when it is dropped.
 pub(super) struct Driver<IO> {
@@ -35,6 +36,10 @@ pub(super) struct Driver<IO> {
     /// It was copied, and keeps no read alive.
     is_copied: bool,
     is_dirty: bool,
+    /// Something was written since this was last looked at.
+    has_written: bool,
+    /// While nothing is left but to write what waits: when it is given up.
+    stuck: Option<Pin<Box<Sleep>>>,
     stage: Stage,
     /// The peer has closed its side.
     has_read_all: bool,
@@ -63,6 +68,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
             input: BytesMut::new(),
             is_copied: false,
             is_dirty: false,
+            has_written: false,
+            stuck: None,
             stage: Stage::Open,
             has_read_all: false,
             over: None,
@@ -106,7 +113,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
             self.stage = Stage::Closing;
         }
         if matches!(self.stage, Stage::Open) {
-            return Poll::Pending;
+            return if self.link.is_done() { self.poll_stuck(cx).map(Ok) } else { Poll::Pending };
         }
         self.link.finish();
         self.poll_close(cx)
@@ -171,7 +178,17 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
                 return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
             }
             self.is_dirty = true;
+            self.has_written = true;
         }
+    }
+
+    /// Ready when the peer has taken nothing for long, although all else is over.
+    fn poll_stuck(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if std::mem::take(&mut self.has_written) {
+            stuck.as_mut().reset(Instant::now() + LINGER);
+        }
+        stuck.as_mut().poll(cx)
     }
 
     /// What comes next; nothing if the peer has closed its side.
@@ -189,7 +206,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
     /// Nothing is open any more, so that it does not matter whether the peer hears of the end. What
     /// it was sent before must reach it.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
-        if !self.is_lingering() {
+        if !matches!(self.stage, Stage::Lingering { .. }) {
             let is_written = ready!(self.poll_write(cx)).is_ok();
             if !is_written || ready!(Pin::new(&mut self.io).poll_shutdown(cx)).is_err() {
                 return Poll::Ready(Ok(()));
@@ -199,14 +216,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
         }
         let mut left = TURN_BYTES;
         while !self.has_read_all {
-            if left == 0 {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
             match self.poll_some(cx) {
                 Poll::Ready(Ok(ignored)) => left = left.saturating_sub(ignored.len()),
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => return self.poll_late(cx, left < TURN_BYTES),
+            }
+            if left == 0 {
+                cx.waker().wake_by_ref();
+                return self.poll_late(cx, true);
             }
         }
         Poll::Ready(Ok(()))
@@ -215,15 +232,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Driver<IO> {
     /// Ready when the peer has had time enough to close its side.
     fn poll_late(&mut self, cx: &mut Context<'_>, has_read: bool) -> Poll<Result<(), Ended>> {
         let Stage::Lingering { until, quiet } = &mut self.stage else { return Poll::Pending };
+        let now = Instant::now();
+        if now >= *until {
+            return Poll::Ready(Ok(()));
+        }
         if has_read {
-            quiet.as_mut().reset((Instant::now() + QUIET).min(*until));
+            quiet.as_mut().reset((now + QUIET).min(*until));
         }
         quiet.as_mut().poll(cx).map(Ok)
     }
 
-    /// Whether our side is closed, and nothing is left to do but to wait for the peer.
-    pub(super) fn is_lingering(&self) -> bool {
-        matches!(self.stage, Stage::Lingering { .. })
+    /// Whether nothing is left to do but to write what waits and to wait for the peer.
+    pub(super) fn is_leaving(&self) -> bool {
+        !matches!(self.stage, Stage::Open) || self.stuck.is_some()
     }
 }
 

@@ -210,7 +210,7 @@ impl Lanes {
         let tuple = sender.tuple().ok_or(LaneError::Families)?;
         let taken = self.table().take(sender.pod());
         let Some((lane, window_bytes)) = taken else {
-            if !self.table().resting.is_empty() {
+            if self.table().is_used_up() {
                 self.ask_for_resting();
             }
             return Err(LaneError::Full);
@@ -347,7 +347,10 @@ impl Lanes {
         }
         match self.kernel.wait_for_programs() {
             Ok(()) => self.table().free.append(&mut resting),
-            Err(error) => tracing::error!(%error, lanes = resting.len(), "lanes cannot be reused"),
+            Err(error) => {
+                tracing::error!(%error, lanes = resting.len(), "lanes cannot be reused for now");
+                self.table().resting.append(&mut resting);
+            }
         }
     }
 
@@ -382,6 +385,11 @@ impl Table {
         let of_pod = Share { lanes: of_pod.lanes + 1, bytes: of_pod.bytes + bytes };
         self.of_pods.insert(pod, of_pod);
         Some((lane, window))
+    }
+
+    /// Whether all lanes are open or rest, and some rest.
+    fn is_used_up(&self) -> bool {
+        self.unused == self.count && self.free.is_empty() && !self.resting.is_empty()
     }
 
     fn give_back_at_once(&mut self, lane: u32) {

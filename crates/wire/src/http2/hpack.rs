@@ -436,6 +436,7 @@ mod tests {
         assert_eq!(decoder.most, TABLE_BYTES);
     }
 
+    /// Two bytes that name a long entry must not cost a copy of it.
     #[test]
     fn a_name_of_the_table_is_not_copied() {
         let mut decoder = Decoder::new();
@@ -450,6 +451,7 @@ mod tests {
         assert_eq!((decoder.entries[0].0.as_ptr(), decoder.entries.len()), (first, 1));
     }
 
+    /// A list that is too large is decoded to its end all the same: the table must stay the peer's.
     #[test]
     fn what_nobody_takes_is_still_looked_at() {
         let mut block = vec![0x82; 100];

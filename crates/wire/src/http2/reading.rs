@@ -315,7 +315,9 @@ impl Session {
         // Those count that our side still has to do with: who opens and resets streams without end
         // makes no more work than who leaves them open.
         if !self.has_room() {
-            self.count_refused()?;
+            if fields.is_some() {
+                self.count_refused()?;
+            }
             return Ok(self.stream_error(stream, Reason::REFUSED_STREAM));
         }
         let is_too_large = fields.is_none();
@@ -340,11 +342,13 @@ impl Session {
         Ok(Step::Read)
     }
 
-    /// A client that knows its limits has hardly ever a block of fields refused.
+    /// Who knows our limits has hardly ever a block of fields refused: streams beyond the limit,
+    /// requests that are none, more fields than are taken. Each costs our side more than the peer,
+    /// so that many in a row end the connection. What is as it should be begins a new row.
     fn count_refused(&mut self) -> Result<(), Fault> {
         self.refused += 1;
         let is_flood = self.refused > MAX_REFUSED;
-        if is_flood { Err(CALM.because("it opens streams that it may not open")) } else { Ok(()) }
+        if is_flood { Err(CALM.because("all that it sends is refused")) } else { Ok(()) }
     }
 
     /// The answer to one of our requests; 1xx before it means nothing for a tunnel.
@@ -373,6 +377,7 @@ impl Session {
         }
         it.is_answered = true;
         it.has_ended = is_last;
+        self.refused = 0;
         Ok(Step::Event(Event::Response { stream, head, is_last }))
     }
 
@@ -459,7 +464,7 @@ impl Session {
             setting::INITIAL_WINDOW_SIZE => {
                 // Of all streams at once: a walk over them would cost more than the frame.
                 if self.most_outgoing.fits(value).is_none() {
-                    let open = self.streams.iter().filter(|it| !it.is_reset);
+                    let open = self.streams.iter().filter(|it| !it.is_reset && !it.is_finished);
                     let all = open.map(|it| it.outgoing);
                     self.most_outgoing = all.fold(Outgoing::default(), Outgoing::larger);
                 }

@@ -412,6 +412,27 @@ fn a_size_of_windows_is_that_of_each_stream() {
     }
 }
 
+/// What is refused now and then, between answers, is no flood.
+#[test]
+fn a_client_counts_what_is_refused_in_a_row() {
+    let mut client = End::new(Role::Client);
+    client.read(&raw(kind::SETTINGS, 0, 0, &[]));
+    let answer = |stream, block: &[u8]| raw(kind::HEADERS, flag::END_HEADERS, stream, block);
+    for number in 0..1500 {
+        let stream = client.session.connect("a:1", &HeaderMap::new()).expect("room");
+        // Of more fields than are taken, or as it should be.
+        let block: &[u8] = if number % 2 == 0 { &[0x88; 1000] } else { &[0x88] };
+        client.read(&answer(stream, block));
+        client.session.close(stream);
+        client.session.take_output();
+    }
+    assert_eq!(client.fault, None);
+    for _ in 0..1001 {
+        client.read(&answer(1, &[0x88; 1000]));
+    }
+    assert_eq!(client.fault.map(|it| it.reason), Some(Reason::ENHANCE_YOUR_CALM));
+}
+
 #[test]
 fn floods_end_a_connection_before_they_cost_memory() {
     let block = encode_connect("a:1", &HeaderMap::new());
