@@ -16,7 +16,8 @@ pub struct Resource {
 }
 
 /// Kinds that `get all` means, by plural.
-const ALL: [&str; 6] = ["daemonsets", "deployments", "jobs", "pods", "services", "statefulsets"];
+const ALL: [&str; 7] =
+    ["cronjobs", "daemonsets", "deployments", "jobs", "pods", "services", "statefulsets"];
 /// The sets that the kinds of other groups belong to, by what their group ends with.
 const SETS: [(&str, &str); 2] =
     [("istio.io", "istio-io"), ("gateway.networking.k8s.io", "gateway-api")];

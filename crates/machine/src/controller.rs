@@ -2,10 +2,11 @@
 //! from pods to nodes.
 //!
 //! [`step`] compares the objects with what the nodes report, and makes the changes that bring the
-//! two closer. Pure functions in [`rollout`], [`stateful`], [`daemon`], [`jobs`] and [`schedule`]
-//! decide what to change; this file only reads and writes objects. It never waits: it is called
-//! again whenever an object or a status changes.
+//! two closer. Pure functions in [`rollout`], [`stateful`], [`daemon`], [`jobs`], [`cron_jobs`] and
+//! [`schedule`] decide what to change; this file only reads and writes objects. It never waits: it
+//! is called again whenever an object or a status changes.
 
+mod cron_jobs;
 mod daemon;
 pub(crate) mod gateways;
 mod jobs;
@@ -58,6 +59,9 @@ fn gone(store: &Store, reported: &Mirror) -> Vec<ObjectRef> {
 /// Whether something may have to be done because time has passed, though nothing has changed.
 pub(crate) fn waits_for_time(store: &Store) -> bool {
     store.of_plural(Kind::Job.plural()).any(|(_, value)| jobs::waits_for_time(value))
+        || store
+            .of_plural(Kind::CronJob.plural())
+            .any(|(_, value)| cron_jobs::waits_for_time(value))
 }
 
 /// Creates and retires the pods of all objects that have a template of pods.
@@ -65,17 +69,22 @@ fn roll_out(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, Sto
     let time = now.parse().unwrap_or_else(|_| Timestamp::now());
     let nodes = nodes(store);
     let mut changed = remove_expired(store, time, now)?;
+    for (object, value) in all(store, Kind::CronJob) {
+        let action = cron_jobs::act(&object, &value, store, time);
+        changed |= carry_out(store, &object, action, now)?;
+    }
     for kind in Kind::all().filter(|kind| kind.has_pod_template()) {
-        let all: Vec<(ObjectRef, Value)> = store
-            .of_plural(kind.plural())
-            .map(|(object, value)| (object.clone(), value.clone()))
-            .collect();
-        for (object, value) in all {
+        for (object, value) in all(store, kind) {
             let action = action(kind, &object, &value, (&*store, reported), &nodes, time);
             changed |= carry_out(store, &object, action, now)?;
         }
     }
     Ok(changed)
+}
+
+fn all(store: &Store, kind: Kind) -> Vec<(ObjectRef, Value)> {
+    let all = store.of_plural(kind.plural());
+    all.map(|(object, value)| (object.clone(), value.clone())).collect()
 }
 
 /// Jobs that have been over for as long as they want to be kept.

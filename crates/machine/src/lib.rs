@@ -30,6 +30,7 @@ mod client;
 mod command;
 mod config;
 mod controller;
+mod cron;
 mod down;
 mod events;
 mod exec;

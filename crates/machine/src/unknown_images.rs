@@ -19,10 +19,11 @@ pub fn unknown_images(
     let (none, mut found) = (ImageMap::default(), Vec::new());
     for object in &manifests.objects {
         let (spec, prefix) = match &object.typed {
-            Typed::Pod(pod) => (pod.spec.as_ref(), "spec"),
+            Typed::Pod(pod) => (pod.spec.as_ref(), "spec".to_owned()),
             it => {
                 let Some(template) = it.pod_template() else { continue };
-                (template.spec.as_ref(), "spec.template.spec")
+                let at = object.key.kind.template_at().unwrap_or_default();
+                (template.spec.as_ref(), format!("{at}.spec"))
             }
         };
         let Some(spec) = spec else { continue };

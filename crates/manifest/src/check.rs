@@ -340,17 +340,17 @@ impl<'a> All<'a> {
             Kind::Service | Kind::ServiceEntry => {
                 (format!("{}/{}", key.namespace, key.name), false)
             }
-            kind if kind == Kind::Pod || kind.has_pod_template() => {
+            kind if kind == Kind::Pod || kind.template_at().is_some() => {
                 (format!("the pods of {}/{}", key.namespace, key.name), true)
             }
             Kind::WorkloadEntry => (format!("the workload {}/{}", key.namespace, key.name), true),
             _ => return,
         };
         let (at, labels) = match pods(key, &object.typed) {
-            Some(pods) if key.kind.has_pod_template() => {
-                ("spec.template.metadata.labels", pods.labels)
+            Some(pods) if let Some(at) = key.kind.template_at() => {
+                (format!("{at}.metadata.labels"), pods.labels)
             }
-            _ => ("metadata.labels", object.typed.metadata().labels.as_ref()),
+            _ => ("metadata.labels".to_owned(), object.typed.metadata().labels.as_ref()),
         };
         let Some(labels) = labels else { return };
         let named = labels.get(USE_WAYPOINT).filter(|it| ![NONE, ""].contains(&it.as_str()));

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, Pod, PodTemplateSpec, Secret, Service, ServiceAccount,
 };
@@ -46,6 +46,7 @@ pub enum Kind {
     StatefulSet,
     DaemonSet,
     Job,
+    CronJob,
     EndpointSlice,
     ReferenceGrant,
     HttpRoute,
@@ -119,7 +120,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 31] = [
+const KINDS: [KindNames; 32] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -169,6 +170,7 @@ const KINDS: [KindNames; 31] = [
     names(Kind::StatefulSet, "StatefulSet", "statefulsets", true, &["apps/v1"]),
     names(Kind::DaemonSet, "DaemonSet", "daemonsets", true, &["apps/v1"]),
     names(Kind::Job, "Job", "jobs", true, &["batch/v1"]),
+    names(Kind::CronJob, "CronJob", "cronjobs", true, &["batch/v1"]),
 ];
 
 impl From<ParentKind> for Kind {
@@ -191,6 +193,15 @@ impl Kind {
     /// Whether a controller makes pods from a template at `spec.template` of these objects.
     pub fn has_pod_template(self) -> bool {
         matches!(self, Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::Job)
+    }
+
+    /// Where these objects have the template of their pods, if they have one.
+    pub fn template_at(self) -> Option<&'static str> {
+        match self {
+            Self::CronJob => Some("spec.jobTemplate.spec.template"),
+            it if it.has_pod_template() => Some("spec.template"),
+            _ => None,
+        }
     }
 
     /// The kind's name, as in `kind: Service`.
@@ -293,6 +304,7 @@ pub enum Typed {
     StatefulSet(Arc<StatefulSet>),
     DaemonSet(Arc<DaemonSet>),
     Job(Arc<Job>),
+    CronJob(Arc<CronJob>),
     EndpointSlice(Arc<EndpointSlice>),
     ReferenceGrant(Arc<ReferenceGrant>),
     HttpRoute(Arc<HttpRoute>),
@@ -331,6 +343,7 @@ impl Typed {
             Self::StatefulSet(_) => Kind::StatefulSet,
             Self::DaemonSet(_) => Kind::DaemonSet,
             Self::Job(_) => Kind::Job,
+            Self::CronJob(_) => Kind::CronJob,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::ReferenceGrant(_) => Kind::ReferenceGrant,
             Self::HttpRoute(_) => Kind::HttpRoute,
@@ -368,6 +381,7 @@ impl Typed {
             Self::StatefulSet(object) => &object.metadata,
             Self::DaemonSet(object) => &object.metadata,
             Self::Job(object) => &object.metadata,
+            Self::CronJob(object) => &object.metadata,
             Self::EndpointSlice(object) => &object.metadata,
             Self::ReferenceGrant(object) => &object.metadata,
             Self::HttpRoute(object) => &object.metadata,
@@ -390,13 +404,14 @@ impl Typed {
         }
     }
 
-    /// The template of the pods that the object's controller makes, at `spec.template`.
+    /// The template of the pods that the object's controller makes, at [`Kind::template_at`].
     pub fn pod_template(&self) -> Option<&PodTemplateSpec> {
         match self {
             Self::Deployment(object) => Some(&object.spec.as_ref()?.template),
             Self::StatefulSet(object) => Some(&object.spec.as_ref()?.template),
             Self::DaemonSet(object) => Some(&object.spec.as_ref()?.template),
             Self::Job(object) => Some(&object.spec.as_ref()?.template),
+            Self::CronJob(object) => Some(&object.spec.job_template.spec.as_ref()?.template),
             _ => None,
         }
     }

@@ -49,7 +49,7 @@ const KNOWN: [(&str, &[&str]); 8] = [
         ],
     ),
     ("apps", &["ControllerRevision", "ReplicaSet"]),
-    ("batch", &["CronJob"]),
+    ("batch", &[]),
     ("discovery.k8s.io", &[]),
     ("gateway.networking.k8s.io", &[]),
     ("networking.istio.io", &["EnvoyFilter", "Gateway", "ProxyConfig", "Sidecar", "WorkloadGroup"]),

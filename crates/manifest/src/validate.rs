@@ -52,6 +52,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::StatefulSet(object) => workloads::stateful_set(object, issues),
         Typed::DaemonSet(object) => workloads::daemon_set(object, issues),
         Typed::Job(object) => workloads::job(object, issues),
+        Typed::CronJob(object) => workloads::cron_job(object, issues),
         Typed::EndpointSlice(object) => core::endpoint_slice(object, issues),
         Typed::ReferenceGrant(object) => routes::reference_grant(&object.spec, &spec, issues),
         Typed::HttpRoute(object) => {

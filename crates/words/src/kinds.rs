@@ -2,9 +2,10 @@
 //! it.
 
 /// Short names, each with its plural.
-pub const SHORT_NAMES: [(&str, &str); 24] = [
+pub const SHORT_NAMES: [(&str, &str); 25] = [
     ("ap", "authorizationpolicies"),
     ("btlspolicy", "backendtlspolicies"),
+    ("cj", "cronjobs"),
     ("cm", "configmaps"),
     ("deploy", "deployments"),
     ("dr", "destinationrules"),

@@ -40,10 +40,11 @@ fn bookinfo_works_in_both_releases_with_and_without_a_mesh() {
         assert!(html.contains(part), "{part}: {html}");
     }
     assert!((3_000..8_000).contains(&html.len()), "{} bytes", html.len());
-    // While pods are replaced calls may fail; a client that is late reads both writes at once.
+    // While pods are replaced calls may fail. A client that is late reads both writes at once, on a
+    // busy machine nearly always; an answer of one write is never read twice.
     let two_reads = || {
         let (failed, reads) = details(&machine);
-        failed == 0 && reads > 1.2
+        failed == 0 && reads > 1.0
     };
     machine.wait("two writes are two reads", READY_TIMEOUT, two_reads);
     machine.run(&["apply", &file("bookinfo-steps/old.yaml")]);

@@ -91,6 +91,39 @@ spec:
       - {name: main, image: ambit/sample:1, command: ['true']}
 ";
 
+/// A Job at each minute, and one that is suspended.
+const CRON_JOBS: &str = "
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: tick, namespace: app}
+spec:
+  schedule: '* * * * *'
+  timeZone: Etc/UTC
+  jobTemplate:
+    metadata: {labels: {made: by-the-clock}}
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          containers:
+          - {name: main, image: ambit/sample:1, command: [sh, -c, 'echo it is time']}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: asleep, namespace: app}
+spec:
+  schedule: '@hourly'
+  suspend: true
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          containers: [{name: main, image: ambit/sample:1, command: ['true']}]
+";
+/// A minute, and what it takes to start.
+const NEXT_MINUTE: Duration = Duration::from_secs(75);
+
 /// Two pods that keep apart, one that wants to be beside the second, and one that no node takes.
 const PLACED: &str = "
 apiVersion: apps/v1
@@ -141,6 +174,8 @@ spec:
 fn sets_and_jobs_run_as_on_kubernetes() {
     let machine = Machine::up("workloads", Mesh::On, &[]);
     machine.apply(&SETS.replace("RELEASE", "one"));
+    // Its time comes while others are looked at.
+    machine.apply(CRON_JOBS);
     rolled_out(&machine, "sts/db");
     rolled_out(&machine, "ds/agent");
     names_are_stable(&machine);
@@ -149,6 +184,7 @@ fn sets_and_jobs_run_as_on_kubernetes() {
     jobs_end(&machine);
     what_cannot_be_is_refused(&machine);
     pods_are_placed_as_they_say(&machine);
+    jobs_begin_when_it_is_time(&machine);
     machine.run(&["delete", "-n", "app", "sts/db", "ds/agent", "job/parts", "job/broken"]);
     machine.wait("all their pods are gone", CHANGED, || {
         let owners = ["db", "agent", "parts", "broken"];
@@ -263,6 +299,32 @@ fn jobs_end(machine: &Machine) {
     machine.wait("a Job that is done vanishes", CHANGED, || {
         !run(machine, "get jobs -n app -o name").contains("brief")
     });
+}
+
+fn jobs_begin_when_it_is_time(machine: &Machine) {
+    let jobs = || {
+        let list: Value =
+            serde_json::from_str(&run(machine, "get jobs -n app -o json")).expect("JSON");
+        let all = list["items"].as_array().cloned().unwrap_or_default();
+        let is_its = |it: &Value| it["metadata"]["labels"]["made"] == "by-the-clock";
+        all.into_iter().filter(is_its).collect::<Vec<_>>()
+    };
+    machine.wait("a CronJob has noted that its Job ended well", NEXT_MINUTE, || {
+        object(machine, "cronjob/tick")["status"]["lastSuccessfulTime"].is_string()
+    });
+    let made = jobs();
+    let name = made[0]["metadata"]["name"].as_str().expect("a name");
+    assert!(name.starts_with("tick-"), "{name}");
+    assert_eq!(made[0]["metadata"]["ownerReferences"][0]["name"], "tick");
+    assert_eq!(run(machine, &format!("logs -n app job/{name}")), "it is time\n");
+    assert_eq!(object(machine, "cj/asleep")["status"].get("lastScheduleTime"), None);
+    let wrong = CRON_JOBS.replace("'* * * * *'", "'every minute'");
+    let said = machine.ambit_with(&["apply", "-f", "-"], &wrong);
+    for word in ["app/tick", "spec.schedule", "five fields"] {
+        assert!(said.err.contains(word), "{word:?} is missing in: {}", said.err);
+    }
+    machine.run(&["delete", "-n", "app", "cronjob/tick", "cronjob/asleep"]);
+    assert_eq!(jobs().len(), 0, "they go with what made them");
 }
 
 fn what_cannot_be_is_refused(machine: &Machine) {

@@ -199,7 +199,8 @@ impl Store {
             | Typed::Deployment(_)
             | Typed::StatefulSet(_)
             | Typed::DaemonSet(_)
-            | Typed::Job(_) => {}
+            | Typed::Job(_)
+            | Typed::CronJob(_) => {}
         }
     }
 
@@ -240,7 +241,8 @@ impl Store {
             | Kind::Deployment
             | Kind::StatefulSet
             | Kind::DaemonSet
-            | Kind::Job => {}
+            | Kind::Job
+            | Kind::CronJob => {}
         }
     }
 

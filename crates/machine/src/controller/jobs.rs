@@ -70,6 +70,13 @@ pub(super) fn finished(value: &Value) -> Option<Timestamp> {
     text(end, "/lastTransitionTime").parse().ok()
 }
 
+/// Whether a Job that is over has done its work.
+pub(super) fn ended_well(value: &Value) -> bool {
+    let conditions = value.pointer("/status/conditions").and_then(Value::as_array);
+    let is_complete = |it: &Value| it["type"] == "Complete" && it["status"] == "True";
+    conditions.is_some_and(|all| all.iter().any(is_complete))
+}
+
 /// Whether the Job has been over for as long as it wants to be kept.
 pub(super) fn is_expired(value: &Value, now: Timestamp) -> bool {
     let kept = value.pointer("/spec/ttlSecondsAfterFinished").and_then(Value::as_i64);

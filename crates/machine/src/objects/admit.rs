@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use ambit_manifest::gateway::{Gateway, GatewayClass};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
@@ -205,6 +205,16 @@ pub enum ApplyError {
         /// Which.
         object: ObjectRef,
     },
+    /// It is never due.
+    #[error("{object}: spec.schedule {written:?}: {problem}; write it as `*/5 * * * *`")]
+    Schedule {
+        /// Which.
+        object: ObjectRef,
+        /// As it is written.
+        written: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// An object that would not find its own pods.
     #[error("{object}: spec.selector.matchLabels does not match spec.template.metadata.labels")]
     Selector {
@@ -322,6 +332,7 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "StatefulSet" => StatefulSet::deserialize(value).map(drop),
         "DaemonSet" => DaemonSet::deserialize(value).map(drop),
         "Job" => Job::deserialize(value).map(drop),
+        "CronJob" => CronJob::deserialize(value).map(drop),
         "Gateway" => Gateway::deserialize(value).map(drop),
         "GatewayClass" => GatewayClass::deserialize(value).map(drop),
         _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
@@ -335,6 +346,10 @@ fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
         (_, _, Some(spec)) if kind.has_pod_template() => {
             let own = workload_fields::without_effect(kind, value);
             own.chain(pod_fields::without_effect(spec, "spec.template.spec")).collect()
+        }
+        ("CronJob", Some(spec), _) => {
+            let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"]);
+            of_job.into_iter().map(|field| format!("spec.jobTemplate.{field}")).collect()
         }
         ("Service", Some(spec), _) => {
             let kind = spec.get("type").and_then(Value::as_str);
@@ -387,6 +402,7 @@ impl Draft<'_> {
             _ if kind.has_pod_template() => {
                 self.admit_workload(kind, object, &mut value, old.as_ref(), admission)?;
             }
+            "CronJob" => self.admit_cron_job(object, &mut value, old.as_ref(), admission)?,
             "Gateway" | "ListenerSet" => keep_status(&mut value, old.as_ref()),
             _ => {}
         }

@@ -149,7 +149,7 @@ impl Draft<'_> {
         let Some(value) = self.object(object) else { return };
         let owned = match object.plural.as_str() {
             "namespaces" => self.contents(&object.name),
-            "gateways" => self.owned_by(uid(value)),
+            "gateways" | "cronjobs" => self.owned_by(uid(value)),
             plural if Kind::from_plural(plural).is_some_and(Kind::has_pod_template) => {
                 self.owned_by(uid(value))
             }

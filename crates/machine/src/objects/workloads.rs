@@ -1,4 +1,5 @@
-//! Admission of objects that have a template of pods: Deployments, StatefulSets, DaemonSets, Jobs.
+//! Admission of objects that have a template of pods: Deployments, StatefulSets, DaemonSets, Jobs,
+//! CronJobs.
 //!
 //! What a controller relies on is completed or checked here; how many pods there are is no matter
 //! of this file.
@@ -8,9 +9,12 @@ use serde_json::{Value, json};
 use super::admit::{Admission, ApplyError, RESTARTED_AT_ANNOTATION, default_to, keep_status};
 use super::store::Draft;
 use super::{Kind, ObjectRef, workload_fields};
+use crate::cron;
 
 /// Where `restart` writes when it happened.
 const RESTARTED_AT: &str = "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt";
+/// Longest name of a CronJob: its Jobs have a dash and eight digits more.
+const CRON_JOB_NAME_LEN_MAX: usize = NAME_LEN_MAX - 9;
 /// Longest name of a StatefulSet, Job or DaemonSet: with what is added it must still be a label.
 const NAME_LEN_MAX: usize = 52;
 
@@ -53,6 +57,33 @@ impl Draft<'_> {
             check_selector(object, value)?;
             keep_restart(value, old);
         }
+        Ok(())
+    }
+
+    /// Completes a CronJob and its Jobs, or says why it cannot be.
+    pub(super) fn admit_cron_job(
+        &self,
+        object: &ObjectRef,
+        value: &mut Value,
+        old: Option<&Value>,
+        admission: &Admission,
+    ) -> Result<(), ApplyError> {
+        if object.name.len() > CRON_JOB_NAME_LEN_MAX {
+            let (object, most) = (object.clone(), CRON_JOB_NAME_LEN_MAX);
+            return Err(ApplyError::LongName { object, most });
+        }
+        let zone = value.pointer("/spec/timeZone").and_then(Value::as_str);
+        let written = value.pointer("/spec/schedule").and_then(Value::as_str).unwrap_or_default();
+        if let Err(problem) = cron::schedule(written, zone) {
+            let written = written.to_owned();
+            return Err(ApplyError::Schedule { object: object.clone(), written, problem });
+        }
+        default_to(value, "/spec/concurrencyPolicy", json!("Allow"));
+        default_to(value, "/spec/suspend", json!(false));
+        default_to(value, "/spec/successfulJobsHistoryLimit", json!(3));
+        default_to(value, "/spec/failedJobsHistoryLimit", json!(1));
+        self.admit_workload(Kind::Job, object, &mut value["spec"]["jobTemplate"], None, admission)?;
+        keep_status(value, old);
         Ok(())
     }
 }

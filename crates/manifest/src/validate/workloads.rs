@@ -1,5 +1,5 @@
 //! Rules for the kinds whose controllers make pods from a template: Deployment, StatefulSet,
-//! DaemonSet and Job.
+//! DaemonSet, Job and CronJob.
 //!
 //! They are Kubernetes'. What a machine cannot do of them is said where it admits objects; nothing
 //! here may guess that.
@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -67,10 +67,37 @@ pub(crate) fn daemon_set(set: &DaemonSet, issues: &mut Issues) {
 /// Checks a Job.
 pub(crate) fn job(job: &Job, issues: &mut Issues) {
     let at = Path::at("spec");
-    let Some(spec) = &job.spec else {
-        return issues.error(&at, "a Job needs a spec", "add `spec.template`");
-    };
-    counts_of_job(spec, &at, issues);
+    match &job.spec {
+        Some(spec) => spec_of_job(spec, &at, issues),
+        None => issues.error(&at, "a Job needs a spec", "add `spec.template`"),
+    }
+}
+
+/// Checks a CronJob. Whether its schedule is one is checked where it is followed.
+pub(crate) fn cron_job(job: &CronJob, issues: &mut Issues) {
+    let at = Path::at("spec");
+    let spec = &job.spec;
+    let counts = [
+        ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
+        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
+    ];
+    not_negative(&counts, &at, issues);
+    if spec.starting_deadline_seconds.is_some_and(|seconds| seconds < 0) {
+        let at = at.field("startingDeadlineSeconds");
+        issues.error(&at, "the deadline is negative", "write 0 or a positive number");
+    }
+    let policies = ["Allow", "Forbid", "Replace"];
+    let policy = spec.concurrency_policy.as_deref();
+    one_of(policy, &policies, &at.field("concurrencyPolicy"), issues);
+    let at = at.field("jobTemplate").field("spec");
+    match &spec.job_template.spec {
+        Some(spec) => spec_of_job(spec, &at, issues),
+        None => issues.error(&at, "a CronJob needs a Job", "add `spec.jobTemplate.spec.template`"),
+    }
+}
+
+fn spec_of_job(spec: &JobSpec, at: &Path, issues: &mut Issues) {
+    counts_of_job(spec, at, issues);
     if spec.manual_selector != Some(true) && spec.selector.is_some() {
         issues.error(
             &at.field("selector"),
@@ -78,11 +105,12 @@ pub(crate) fn job(job: &Job, issues: &mut Issues) {
             "remove spec.selector",
         );
     }
-    template(&spec.template, issues);
+    let at = at.field("template");
+    template(&spec.template, &at, issues);
     let policy = spec.template.spec.as_ref().and_then(|pod| pod.restart_policy.as_deref());
     if !matches!(policy, Some("Never" | "OnFailure")) {
         issues.error(
-            &at.field("template.spec.restartPolicy"),
+            &at.field("spec.restartPolicy"),
             format!("a Job's pods must end, `{}` is impossible", policy.unwrap_or("Always")),
             "write Never or OnFailure",
         );
@@ -145,33 +173,34 @@ fn restarting(
     issues: &mut Issues,
 ) {
     let labels = template.metadata.clone().unwrap_or_default().labels.unwrap_or_default();
-    template_labels(template, issues);
+    template_labels(template, &Path::at("spec.template"), issues);
     self::selector(selector, &labels, &Path::at("spec"), issues);
-    template_spec(template, issues);
+    let at = Path::at("spec.template");
+    template_spec(template, &at, issues);
     let policy = template.spec.as_ref().and_then(|pod| pod.restart_policy.as_deref());
     if let Some(policy) = policy.filter(|policy| *policy != "Always") {
         issues.error(
-            &Path::at("spec.template.spec.restartPolicy"),
+            &at.field("spec.restartPolicy"),
             format!("a {kind}'s pods always restart, `{policy}` is impossible"),
             "remove it, or use a Pod or a Job",
         );
     }
 }
 
-fn template(template: &PodTemplateSpec, issues: &mut Issues) {
-    template_labels(template, issues);
-    template_spec(template, issues);
+fn template(template: &PodTemplateSpec, at: &Path, issues: &mut Issues) {
+    template_labels(template, at, issues);
+    template_spec(template, at, issues);
 }
 
-fn template_labels(template: &PodTemplateSpec, issues: &mut Issues) {
-    let at = Path::at("spec.template.metadata.labels");
+fn template_labels(template: &PodTemplateSpec, at: &Path, issues: &mut Issues) {
+    let at = at.field("metadata.labels");
     let labels = template.metadata.iter().flat_map(|metadata| metadata.labels.iter().flatten());
     super::labels(labels.clone(), &at, issues);
     super::slips(labels, &at, issues);
 }
 
-fn template_spec(template: &PodTemplateSpec, issues: &mut Issues) {
-    let at = Path::at("spec.template.spec");
+fn template_spec(template: &PodTemplateSpec, at: &Path, issues: &mut Issues) {
+    let at = at.field("spec");
     match &template.spec {
         Some(pod) => pods::pod_spec(pod, &at, issues),
         None => issues.error(&at, "the template has no spec", "add `containers`"),
