@@ -16,6 +16,8 @@ pub(crate) mod schedule;
 mod shape;
 mod stateful;
 
+use std::time::Duration;
+
 use ambit_words::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -27,6 +29,11 @@ use crate::objects::{Admission, Kind, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase};
 pub(crate) use gateways::MeshNames;
 pub(crate) use shape::{decode, text};
+
+/// How often the controllers look again while a Job has a deadline or vanishes by itself.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often at least while a CronJob waits for its time: clocks are set.
+const CLOCK_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
 /// Brings pods closer to what the objects ask for. Answers whether anything changed.
 pub(crate) fn step(
@@ -56,23 +63,28 @@ fn gone(store: &Store, reported: &Mirror) -> Vec<ObjectRef> {
     store.of_plural("pods").filter(taken_down).map(|(object, _)| object.clone()).collect()
 }
 
-/// Whether something may have to be done because time has passed, though nothing has changed.
-pub(crate) fn waits_for_time(store: &Store) -> bool {
-    store.of_plural(Kind::Job.plural()).any(|(_, value)| jobs::waits_for_time(value))
-        || store
-            .of_plural(Kind::CronJob.plural())
-            .any(|(_, value)| cron_jobs::waits_for_time(value))
+/// For how long nothing has to be done by the mere passing of time; `None` until something changes.
+pub(crate) fn wait_for_time(store: &Store, now: Timestamp) -> Option<Duration> {
+    if store.of_plural(Kind::Job.plural()).any(|(_, value)| jobs::waits_for_time(value)) {
+        return Some(CLOCK_INTERVAL);
+    }
+    let cron_jobs = store.of_plural(Kind::CronJob.plural());
+    let next = cron_jobs.filter_map(|(_, value)| cron_jobs::next_time(value, now)).min()?;
+    let wait = next.duration_since(now).unsigned_abs();
+    Some(wait.clamp(CLOCK_INTERVAL, CLOCK_INTERVAL_MAX))
 }
 
 /// Creates and retires the pods of all objects that have a template of pods.
 fn roll_out(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, StoreError> {
     let time = now.parse().unwrap_or_else(|_| Timestamp::now());
     let nodes = nodes(store);
-    let mut changed = remove_expired(store, time, now)?;
+    let mut changed = false;
+    // Before Jobs that are not kept vanish.
     for (object, value) in all(store, Kind::CronJob) {
         let action = cron_jobs::act(&object, &value, store, time);
         changed |= carry_out(store, &object, action, now)?;
     }
+    changed |= remove_expired(store, time, now)?;
     for kind in Kind::all().filter(|kind| kind.has_pod_template()) {
         for (object, value) in all(store, kind) {
             let action = action(kind, &object, &value, (&*store, reported), &nodes, time);

@@ -12,10 +12,12 @@ mod relay;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ambit_net::seqpacket::{Connection, Listener};
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
 
 use self::call::{Call, answer_of, call, connect, find};
 pub use self::call::{ExecError, ExecRequest, ForwardRequest, Terminal};
@@ -28,6 +30,8 @@ use crate::pod::{
     ExecAnswer, ExecControl, ExecMessage, PACKET_SIZE_MAX_BYTES, PodRequest, WindowSize, answer,
 };
 
+/// Wait before a socket that cannot accept is tried again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What a shell adds to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
@@ -58,7 +62,7 @@ pub(crate) async fn exec_with(
     request: &ExecRequest,
     fds: &[BorrowedFd<'_>; 3],
 ) -> Result<i32, ExecError> {
-    let connection = connect(layout)?;
+    let connection = connect(layout).await?;
     let watch = |kind| signal(kind).map_err(ExecError::Signals);
     let mut interrupts = watch(SignalKind::interrupt())?;
     let mut terminations = watch(SignalKind::terminate())?;
@@ -95,8 +99,8 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
             match listener.accept().await {
                 Ok(caller) => drop(tokio::spawn(take(Arc::clone(&machine), caller))),
                 Err(error) => {
-                    tracing::error!(%error, "no more commands for pods are taken");
-                    return;
+                    tracing::error!(%error, "cannot take a command for a pod; waiting");
+                    sleep(ACCEPT_PAUSE).await;
                 }
             }
         }

@@ -15,6 +15,7 @@ use ambit_log::{LineFormat, LogFormat};
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::{mount, process};
 use anyhow::{Context, bail};
+use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
@@ -41,8 +42,6 @@ const START_ENDS_MAX: u32 = 5;
 const START_INTERVAL: Duration = Duration::from_millis(20);
 /// Wait before the controllers try again what could not be written.
 const CONTROLLER_RETRY: Duration = Duration::from_secs(1);
-/// How often the controllers look again while something waits for a time, such as a Job's deadline.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs a machine. Its configuration comes on standard input, its progress goes to standard output.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
@@ -252,12 +251,12 @@ fn why_it_ended(log: &str) -> String {
 async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), WatchError> {
     let mut settled = true;
     loop {
-        let waits_for_time = controller::waits_for_time(&machine.objects().store);
+        let wait = controller::wait_for_time(&machine.objects().store, Timestamp::now());
         let changes = tokio::select! {
             changes = watch.changes() => changes?,
             () = machine.changed.notified() => Vec::new(),
             () = sleep(CONTROLLER_RETRY), if !settled => Vec::new(),
-            () = sleep(CLOCK_INTERVAL), if waits_for_time => Vec::new(),
+            () = sleep(wait.unwrap_or_default()), if wait.is_some() => Vec::new(),
         };
         let mut objects = machine.objects();
         objects.reported.read(&changes);

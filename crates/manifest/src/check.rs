@@ -435,7 +435,7 @@ fn has_port(spec: &PodSpec, name: &str) -> bool {
 fn field(typed: &Typed, name: &str) -> String {
     match typed {
         Typed::Pod(_) => format!("spec.{name}"),
-        _ => format!("spec.template.spec.{name}"),
+        typed => format!("{}.spec.{name}", typed.kind().template_at().unwrap_or("spec.template")),
     }
 }
 

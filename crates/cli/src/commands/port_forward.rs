@@ -1,5 +1,6 @@
 //! `ambit port-forward`: ports of this computer that lead to a pod, for as long as this runs.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use ambit_machine::layout::Layout;
 use ambit_machine::{ExecError, ForwardRequest};
 use ambit_manifest::Kind;
+use ambit_net::sys::process::{open_files_limit, raise_open_files_limit};
 use anyhow::{Context, Result, bail};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
@@ -18,6 +20,8 @@ use crate::args::{PortForwardArgs, Ports};
 
 /// Connections at once; others wait.
 const CONNECTIONS_MAX: usize = 1024;
+/// A connection has two descriptors; as many are left to all else.
+const DESCRIPTORS_EACH: usize = 4;
 /// Wait before a socket that cannot accept is tried again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -44,7 +48,9 @@ pub(super) async fn run(args: PortForwardArgs) -> Result<ExitCode> {
             open.push((listen(*address, *ports).await?, ports.remote));
         }
     }
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    raise_open_files_limit().context("raise the limit of open files")?;
+    let room = CONNECTIONS_MAX.min(open_files_limit() / DESCRIPTORS_EACH);
+    let room = Arc::new(Semaphore::new(room));
     let (lost, mut first_lost) = mpsc::channel(1);
     for (listener, port) in open {
         super::print_text(&format!("Forwarding from {} -> {port}\n", listener.local_addr()?))?;
@@ -54,6 +60,11 @@ pub(super) async fn run(args: PortForwardArgs) -> Result<ExitCode> {
     // The channel is open as long as `lost` is here.
     let error = first_lost.recv().await.context("nothing ends without a reason")?;
     Err(error.into())
+}
+
+/// Whether nobody listens there any more.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 async fn listen(address: IpAddr, ports: Ports) -> Result<TcpListener> {
@@ -85,9 +96,9 @@ async fn carry(listener: TcpListener, way: Arc<Way>, room: Arc<Semaphore>) {
         tokio::spawn(async move {
             match ambit_machine::forward(&way.layout, &way.request, socket).await {
                 Ok(()) => {}
-                Err(error @ ExecError::Unreachable { .. }) => {
+                Err(ExecError::Unreachable { socket, source }) if is_gone(&source) => {
                     // One is enough.
-                    let _told = way.lost.try_send(error);
+                    let _told = way.lost.try_send(ExecError::Unreachable { socket, source });
                 }
                 Err(error) => {
                     let error = ambit_words::error_chain(&error);

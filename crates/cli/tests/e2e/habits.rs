@@ -192,7 +192,7 @@ fn forwards_ports(machine: &Machine) {
         assert_eq!(dial(&line).read(&mut [0; 1]).expect("its end"), 0, "{line}");
     }
     for (words, expected) in [
-        ("svc/banner 0:81", "service app/banner has no port 81; it has 9001"),
+        ("svc/banner 0:81", "service app/banner has no TCP port 81; it has 9001"),
         ("svc/nobody 0:80", "there is no service app/nobody"),
         ("pod/nobody 0:80", "there is no pod app/nobody"),
         ("cm/settings 0:80", "write POD, pod/POD"),

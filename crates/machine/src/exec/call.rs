@@ -3,15 +3,20 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ambit_net::seqpacket::{Connection, PacketError};
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 
 use crate::client::PodInfo;
 use crate::layout::Layout;
 use crate::ownership::{OwnershipError, check_state_directory};
 use crate::pod::{ExecAnswer, PACKET_SIZE_MAX_BYTES};
 use crate::registry::Phase;
+
+/// Wait before a machine that is busy is asked again.
+const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A command to run in a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,11 +120,17 @@ pub enum ExecError {
 }
 
 /// A connection to a machine that is the caller's own, or root's.
-pub(super) fn connect(layout: &Layout) -> Result<Connection, ExecError> {
+pub(super) async fn connect(layout: &Layout) -> Result<Connection, ExecError> {
     check_state_directory(layout.root())?;
     let socket = layout.exec_socket();
     let unreachable = |source| ExecError::Unreachable { socket: socket.clone(), source };
-    let connection = Connection::connect(&socket).map_err(unreachable)?;
+    let connection = loop {
+        match Connection::connect(&socket) {
+            // Its queue is full.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(CONNECT_PAUSE).await,
+            done => break done.map_err(unreachable)?,
+        }
+    };
     let peer = connection.peer_credentials().map_err(unreachable)?;
     if !peer.is_own_or_root() {
         return Err(ExecError::Foreign { socket, uid: peer.uid });

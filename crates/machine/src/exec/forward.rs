@@ -6,11 +6,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use ambit_net::nftables::Protocol;
+
 use super::call::{Call, ExecError, ForwardRequest, answer_of, call, connect, find};
 use crate::client::PodInfo;
 use crate::layout::Layout;
-use crate::node::services::{Endpoint, views};
-use crate::objects::Kind;
+use crate::node::services::{Endpoint, PortView, views};
+use crate::objects::{Kind, ObjectRef};
 use crate::state::{Machine, Objects};
 
 /// Whether there is a pod to connect to.
@@ -33,7 +35,7 @@ async fn ask(
     request: &ForwardRequest,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), ExecError> {
-    let connection = connect(layout)?;
+    let connection = connect(layout).await?;
     call(&connection, &Call::Forward(request.clone()), fds).await?;
     answer_of(&connection).await.map(drop)
 }
@@ -61,13 +63,26 @@ fn behind(
     port: u16,
 ) -> Result<(PodInfo, u16), String> {
     let Objects { store, reported, .. } = objects;
-    let all = views(store.of_plural("services"), store.of_plural("pods"), reported);
-    let service = all.into_iter().find(|it| it.namespace == namespace && it.name == name);
+    let is_near = |it: &ObjectRef| it.namespace.as_deref() == Some(namespace);
+    let services = store.of_plural("services");
+    let services = services.filter(|(it, _)| is_near(it) && it.name == name);
+    let near = store.of_plural("pods").filter(|(it, _)| is_near(it));
+    let service = views(services, near, reported).into_iter().next();
     let service = service.ok_or_else(|| format!("there is no service {namespace}/{name}"))?;
-    let at = service.ports.iter().position(|it| it.port == port).ok_or_else(|| {
-        let ports: Vec<_> = service.ports.iter().map(|it| it.port.to_string()).collect();
-        format!("service {namespace}/{name} has no port {port}; it has {}", ports.join(", "))
-    })?;
+    let is_tcp = |it: &PortView| it.protocol == Protocol::Tcp;
+    let at =
+        service.ports.iter().position(|it| is_tcp(it) && it.port == port).ok_or_else(|| {
+            let ports: Vec<_> = service
+                .ports
+                .iter()
+                .filter(|it| is_tcp(it))
+                .map(|it| it.port.to_string())
+                .collect();
+            format!(
+                "service {namespace}/{name} has no TCP port {port}; it has {}",
+                ports.join(", ")
+            )
+        })?;
     let lead = |it: &Endpoint| Some((it.addresses.first().copied()?, it.ports.get(at).copied()??));
     let leads: Vec<_> = service.endpoints.iter().filter_map(lead).collect();
     let found = pods.into_iter().filter_map(|pod| {

@@ -179,7 +179,7 @@ pub enum ApplyError {
         /// Which; boxed, so that errors stay small.
         object: Box<ObjectRef>,
         /// Where.
-        field: &'static str,
+        field: String,
         /// Why not.
         what: &'static str,
         /// What to do instead.
@@ -204,6 +204,14 @@ pub enum ApplyError {
     Unrestartable {
         /// Which.
         object: ObjectRef,
+    },
+    /// It is in no time zone that is known.
+    #[error("{object}: spec.timeZone: {problem}; write a name such as Europe/Berlin")]
+    TimeZone {
+        /// Which.
+        object: ObjectRef,
+        /// What is wrong.
+        problem: String,
     },
     /// It is never due.
     #[error("{object}: spec.schedule {written:?}: {problem}; write it as `*/5 * * * *`")]

@@ -74,20 +74,24 @@ const REPLICAS: &str = "spec.replicas";
 const PARALLELISM: &str = "spec.parallelism";
 
 /// A field, what is wrong with it, and what to do instead.
-pub(crate) type Refusal = (&'static str, &'static str, &'static str);
+pub(crate) type Refusal = (String, &'static str, &'static str);
 
 /// The first field of an object that a machine refuses.
 pub(crate) fn refused(kind: Kind, value: &Value) -> Option<Refusal> {
+    if kind == Kind::CronJob {
+        let (field, what, remedy) = refused(Kind::Job, value.pointer("/spec/jobTemplate")?)?;
+        return Some((format!("spec.jobTemplate.{field}"), what, remedy));
+    }
     let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
     let found = of_kind.find(|it| says_something(value, it.field));
-    let found = found.map(|it| (it.field, it.what, it.remedy));
+    let found = found.map(|it| (it.field.to_owned(), it.what, it.remedy));
     found.or_else(|| [REPLICAS, PARALLELISM].into_iter().find_map(|it| too_many(value, it)))
 }
 
 fn too_many(value: &Value, field: &'static str) -> Option<Refusal> {
     let number = value.pointer(&format!("/{}", field.replace('.', "/")))?.as_u64()?;
-    let refusal = (field, "one object has at most 10000 pods at a time", "write a lower number");
-    (number > PODS_MAX).then_some(refusal)
+    let what = "one object has at most 10000 pods at a time";
+    (number > PODS_MAX).then(|| (field.to_owned(), what, "write a lower number"))
 }
 
 /// Fields that have no effect.
@@ -100,7 +104,7 @@ pub(crate) fn without_effect(kind: Kind, value: &Value) -> impl Iterator<Item = 
 pub fn refused_fields(manifests: &Manifests) -> Vec<Finding> {
     let finding = |object: &ambit_manifest::Object| {
         let (field, what, remedy) = refused(object.key.kind, &object.json)?;
-        Some(object.finding(field, what, remedy))
+        Some(object.finding(&*field, what, remedy))
     };
     manifests.objects.iter().filter_map(finding).collect()
 }

@@ -68,15 +68,25 @@ impl Draft<'_> {
         old: Option<&Value>,
         admission: &Admission,
     ) -> Result<(), ApplyError> {
+        if let Some((field, what, remedy)) = workload_fields::refused(Kind::CronJob, value) {
+            let object = Box::new(object.clone());
+            return Err(ApplyError::Refused { object, field, what, remedy });
+        }
         if object.name.len() > CRON_JOB_NAME_LEN_MAX {
             let (object, most) = (object.clone(), CRON_JOB_NAME_LEN_MAX);
             return Err(ApplyError::LongName { object, most });
         }
         let zone = value.pointer("/spec/timeZone").and_then(Value::as_str);
         let written = value.pointer("/spec/schedule").and_then(Value::as_str).unwrap_or_default();
-        if let Err(problem) = cron::schedule(written, zone) {
-            let written = written.to_owned();
-            return Err(ApplyError::Schedule { object: object.clone(), written, problem });
+        match cron::schedule(written, zone) {
+            Ok(_) => {}
+            Err(cron::Wrong::Zone(problem)) => {
+                return Err(ApplyError::TimeZone { object: object.clone(), problem });
+            }
+            Err(cron::Wrong::Schedule(problem)) => {
+                let written = written.to_owned();
+                return Err(ApplyError::Schedule { object: object.clone(), written, problem });
+            }
         }
         default_to(value, "/spec/concurrencyPolicy", json!("Allow"));
         default_to(value, "/spec/suspend", json!(false));

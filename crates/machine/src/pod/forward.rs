@@ -6,8 +6,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ambit_net::seqpacket::Connection;
+use ambit_net::socket::{Keepalive, set_keepalive};
+use ambit_net::sys::process::open_files_limit;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::exec::{ExecAnswer, answer};
@@ -15,8 +18,21 @@ use super::exec::{ExecAnswer, answer};
 /// How long a program may take to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Connections of one pod at once.
+const CONNECTIONS_MAX: usize = 1024;
+/// A connection has three descriptors; as many are left to all else.
+const DESCRIPTORS_EACH: usize = 6;
+/// How a peer that vanished is noticed.
+const KEEPALIVE: Keepalive =
+    Keepalive { time: Duration::from_secs(15), interval: Duration::from_secs(15), retries: 9 };
+
+/// Room for the connections of this pod.
+pub(super) fn room() -> Semaphore {
+    Semaphore::new(CONNECTIONS_MAX.min(open_files_limit() / DESCRIPTORS_EACH))
+}
+
 /// Connects the caller's socket, and carries it until both ways have ended or the caller is gone.
-pub(super) async fn serve(port: u16, fds: Vec<OwnedFd>) {
+pub(super) async fn serve(port: u16, fds: Vec<OwnedFd>, room: &Semaphore) {
     let Ok([socket, caller]) = <[OwnedFd; 2]>::try_from(fds) else {
         tracing::warn!("a connection from the host without its two descriptors");
         return;
@@ -27,6 +43,10 @@ pub(super) async fn serve(port: u16, fds: Vec<OwnedFd>) {
             tracing::warn!(%error, "a connection from the host whose caller cannot be answered");
             return;
         }
+    };
+    let Ok(_held) = room.try_acquire() else {
+        let full = "too many connections from the host lead to the pod".to_owned();
+        return answer(&caller, &ExecAnswer::Error(full)).await;
     };
     let carried = async {
         let mut client = taken(socket).map_err(|error| format!("no TCP socket: {error}"))?;
@@ -51,6 +71,7 @@ pub(super) async fn serve(port: u16, fds: Vec<OwnedFd>) {
 fn taken(socket: OwnedFd) -> io::Result<TcpStream> {
     let socket = std::net::TcpStream::from(socket);
     socket.set_nonblocking(true)?;
+    set_keepalive(&socket, KEEPALIVE)?;
     TcpStream::from_std(socket)
 }
 

@@ -23,7 +23,7 @@ use ambit_net::sys::mount;
 use ambit_net::sys::process::{self, Exit, Signal};
 use anyhow::Context;
 use futures::future::join_all;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing_subscriber::filter::LevelFilter;
@@ -59,6 +59,8 @@ const RUNNER_TIMEOUT: Duration = Duration::from_secs(30);
 const HOOK_MAX: Duration = Duration::from_secs(3600);
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
+/// Wait before a socket that cannot accept is tried again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs a pod. Its plan comes on standard input; its standard output is a log.
 pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
@@ -97,6 +99,8 @@ struct Pod {
     running: Mutex<BTreeMap<String, Running>>,
     /// Other processes that were started in containers with a tree of their own, by container.
     beside: Mutex<Vec<(String, Process)>>,
+    /// Room for connections from the host.
+    forwards: Semaphore,
 }
 
 /// A container's first process.
@@ -156,16 +160,21 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
         sidecars_end: watch::channel(false).0,
         running: Mutex::default(),
         beside: Mutex::default(),
+        forwards: forward::room(),
     });
     tokio::spawn(Arc::clone(&pod).serve(runner));
     tokio::spawn(Arc::clone(&pod).run_containers());
     let mut terminating = pod.terminating.subscribe();
     loop {
         tokio::select! {
-            connection = listener.accept() => {
-                let connection = connection.context("accept the pod runner")?;
-                tokio::spawn(Arc::clone(&pod).serve(connection));
-            }
+            accepted = listener.accept() => match accepted {
+                Ok(connection) => drop(tokio::spawn(Arc::clone(&pod).serve(connection))),
+                // As when there are too many connections: the containers know nothing of that.
+                Err(error) => {
+                    tracing::warn!(pod = pod.plan.logs.1, %error, "cannot accept a request; waiting");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
             _ = terminating.wait_for(|ended| *ended) => break,
         }
     }
@@ -610,7 +619,11 @@ impl Pod {
                     plan.containers.iter().chain(&plan.init_containers).collect();
                 exec::serve(message, packet.fds, &containers, reaper, start).await;
             }
-            Ok(PodRequest::Forward { port }) => forward::serve(port, packet.fds).await,
+            Ok(PodRequest::Forward { port }) => {
+                // The caller's own connection came along; this one says nothing more.
+                drop((connection, buffer));
+                forward::serve(port, packet.fds, &self.forwards).await;
+            }
             Err(error) => tracing::warn!(pod = self.plan.logs.1, %error, "a request that is none"),
         }
     }

@@ -99,11 +99,7 @@ pub(crate) fn cron_job(job: &CronJob, issues: &mut Issues) {
 fn spec_of_job(spec: &JobSpec, at: &Path, issues: &mut Issues) {
     counts_of_job(spec, at, issues);
     if spec.manual_selector != Some(true) && spec.selector.is_some() {
-        issues.error(
-            &at.field("selector"),
-            "a Job selects its pods by itself",
-            "remove spec.selector",
-        );
+        issues.error(&at.field("selector"), "a Job selects its pods by itself", "remove it");
     }
     let at = at.field("template");
     template(&spec.template, &at, issues);
