@@ -1,4 +1,5 @@
-//! Schedules of CronJobs: five fields and a time zone, read as Kubernetes reads them (robfig/cron 3).
+//! Schedules of CronJobs: five fields and a time zone, read as Kubernetes reads them
+//! (robfig/cron 3).
 //!
 //! Each field becomes a plain list of numbers before the library sees it, because the library reads
 //! steps, weekdays and stars otherwise, and knows letters that Kubernetes does not.

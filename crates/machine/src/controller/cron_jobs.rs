@@ -254,8 +254,8 @@ mod tests {
         (directory, Store::create(layout).expect("a store"))
     }
 
-    /// How many Jobs a CronJob makes and retires at its first time, a second later and at its second
-    /// time, and its status then. The first Job ends well at once, if that is wanted.
+    /// How many Jobs a CronJob makes and retires at its first time, a second later and at its
+    /// second time, and its status then. The first Job ends well at once, if that is wanted.
     fn played(policy: &str, ends: bool) -> (Vec<[usize; 2]>, Value) {
         let (_directory, mut store) = store();
         let object = ObjectRef::new(Kind::CronJob, Some("app"), "tick");

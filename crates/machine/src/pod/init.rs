@@ -171,7 +171,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
                 Ok(connection) => drop(tokio::spawn(Arc::clone(&pod).serve(connection))),
                 // As when there are too many connections: the containers know nothing of that.
                 Err(error) => {
-                    tracing::warn!(pod = pod.plan.logs.1, %error, "cannot accept a request; waiting");
+                    tracing::warn!(pod = pod.plan.logs.1, %error, "cannot accept; waiting");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
