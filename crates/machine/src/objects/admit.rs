@@ -216,8 +216,8 @@ pub enum ApplyError {
     /// It is never due.
     #[error("{object}: spec.schedule {written:?}: {problem}; write it as `*/5 * * * *`")]
     Schedule {
-        /// Which.
-        object: ObjectRef,
+        /// Which; boxed, so that errors stay small.
+        object: Box<ObjectRef>,
         /// As it is written.
         written: String,
         /// What is wrong.

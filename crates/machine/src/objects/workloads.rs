@@ -84,8 +84,8 @@ impl Draft<'_> {
                 return Err(ApplyError::TimeZone { object: object.clone(), problem });
             }
             Err(cron::Wrong::Schedule(problem)) => {
-                let written = written.to_owned();
-                return Err(ApplyError::Schedule { object: object.clone(), written, problem });
+                let (object, written) = (Box::new(object.clone()), written.to_owned());
+                return Err(ApplyError::Schedule { object, written, problem });
             }
         }
         default_to(value, "/spec/concurrencyPolicy", json!("Allow"));
