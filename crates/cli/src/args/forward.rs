@@ -13,7 +13,7 @@ pub(crate) struct PortForwardArgs {
     /// The pod, as NAMESPACE/POD, or with -n as POD or KIND/NAME of a service or of what makes
     /// pods, as kubectl takes it.
     pub(crate) pod: String,
-    /// Ports as [LOCAL:]PORT. Without LOCAL it is the same port; as `:PORT` a free one is chosen.
+    /// Ports as LOCAL:PORT, or PORT for the same one on both sides; as :PORT a free one is chosen.
     #[arg(required = true, value_name = "[LOCAL:]PORT")]
     pub(crate) ports: Vec<Ports>,
     /// The namespace; the pod is then POD, pod/POD, or KIND/NAME.
