@@ -174,6 +174,27 @@ in_namespaces! {
         });
     }
 
+    fn a_proxy_that_leaves_ends_with_its_last_joined_connection() {
+        with_neighbours(|_, mut pods| {
+            let runtime = runtime();
+            let mut stream = runtime.block_on(pods.talk(pods.server.v4));
+            assert_eq!(pods.joined(), 2);
+            let leaving = Instant::now();
+            let client = std::thread::spawn(move || {
+                let used = async {
+                    while leaving.elapsed() < Duration::from_millis(200) {
+                        ping(&mut stream).await.expect("open connections go on");
+                    }
+                };
+                runtime.block_on(used);
+            });
+            pods.proxy.stop();
+            client.join().expect("it was served to its end");
+            let took = leaving.elapsed();
+            assert!(took < world::PATIENCE, "it took {took:?}");
+        });
+    }
+
     fn a_removed_pod_ends_at_its_deadline() {
         with_neighbours(|_, pods| {
             let runtime = runtime();
