@@ -10,6 +10,9 @@ use cronexpr::{Crontab, FallbackTimezoneOption, MakeTimestamp, ParseOptions};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+/// Finished Jobs that stay where a CronJob does not say.
+pub(crate) const SUCCESSFUL_KEPT: usize = 3;
+pub(crate) const FAILED_KEPT: usize = 1;
 /// Names of months and weekdays, of which the first has the lowest number of its field.
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];

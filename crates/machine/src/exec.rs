@@ -12,7 +12,6 @@ mod relay;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ambit_net::seqpacket::{Connection, Listener};
 use anyhow::Context;
@@ -24,14 +23,13 @@ pub use self::call::{ExecError, ExecRequest, ForwardRequest, Terminal};
 pub use self::forward::{find_port, forward};
 use self::relay::Relay;
 use super::state::Machine;
+use crate::accepting::ACCEPT_PAUSE;
 use crate::layout::Layout;
 use crate::node::ask_pod;
 use crate::pod::{
     ExecAnswer, ExecControl, ExecMessage, PACKET_SIZE_MAX_BYTES, PodRequest, WindowSize, answer,
 };
 
-/// Wait before a socket that cannot accept is tried again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What a shell adds to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 

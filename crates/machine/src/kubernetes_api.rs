@@ -33,6 +33,7 @@ use tokio::time::{sleep, timeout};
 
 use self::access::Access;
 use self::server::Server;
+use crate::accepting::ACCEPT_PAUSE;
 use crate::layout::Layout;
 use crate::ownership::{OwnershipError, check_state_directory, open_own};
 use crate::state::Machine;
@@ -41,8 +42,6 @@ use crate::state::Machine;
 const PACKET_SIZE_MAX_BYTES: usize = 4096;
 /// How long the command may take to send the port.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Wait before a socket that cannot accept is tried again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where the API is served: a port of the host's loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

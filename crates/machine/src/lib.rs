@@ -24,6 +24,7 @@
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | [`logs`] | reading and following logs that are rotated |
 
+mod accepting;
 mod addresses;
 mod birth;
 mod client;

@@ -17,8 +17,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use admit::Admission;
 pub use admit::ApplyError;
+pub(crate) use admit::{Admission, is_owned_by};
 pub use ambit_manifest::Kind;
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};

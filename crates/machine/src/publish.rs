@@ -24,6 +24,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use crate::accepting::ACCEPT_PAUSE;
 use crate::layout::Layout;
 use crate::objects::{Kind, ObjectRef};
 use crate::ownership::{OwnershipError, check_state_directory};
@@ -35,8 +36,6 @@ const PACKET_SIZE_MAX_BYTES: usize = 4096;
 const CONNECTIONS_MAX: usize = 1024;
 /// How long a gateway may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Wait before a socket that cannot accept is tried again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The namespace of a Gateway where none is written.
 const DEFAULT_NAMESPACE: &str = "default";
 

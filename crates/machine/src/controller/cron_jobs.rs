@@ -8,16 +8,14 @@ use cronexpr::Crontab;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::owned::Action;
+use super::owned::{Action, controller};
 use super::{jobs, text};
-use crate::cron::{latest, next, schedule};
-use crate::objects::{Kind, ObjectRef, Store};
+use crate::cron::{FAILED_KEPT, SUCCESSFUL_KEPT, latest, next, schedule};
+use crate::objects::{Kind, ObjectRef, Store, is_owned_by};
 
 /// On a Job, the time for which it was started.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Finished Jobs that stay where a CronJob does not say.
-const SUCCESSFUL_KEPT: usize = 3;
-const FAILED_KEPT: usize = 1;
+
 /// When something happens to the CronJob by the mere passing of time. The end of a Job for which it
 /// waits is a change of its own.
 pub(super) fn next_time(value: &Value, now: Timestamp) -> Option<Timestamp> {
@@ -50,11 +48,8 @@ struct OwnedJob {
 }
 
 fn jobs_of(store: &Store, uid: &str) -> Vec<OwnedJob> {
-    let owned = |value: &Value| {
-        let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        owners.is_some_and(|owners| owners.iter().any(|it| it["uid"] == uid))
-    };
-    let all = store.of_plural(Kind::Job.plural()).filter(|(_, value)| owned(value));
+    let jobs = store.of_plural(Kind::Job.plural());
+    let all = jobs.filter(|(_, value)| is_owned_by(value, uid));
     let view = |(object, value): (&ObjectRef, &Value)| OwnedJob {
         object: object.clone(),
         uid: text(value, "/metadata/uid").to_owned(),
@@ -182,11 +177,8 @@ fn job(object: &ObjectRef, value: &Value, time: Timestamp) -> (ObjectRef, Value)
     });
     let metadata = &mut job["metadata"];
     metadata["annotations"][SCHEDULED] = json!(time.to_string());
-    metadata["ownerReferences"] = json!([{
-        "apiVersion": Kind::CronJob.api_versions()[0], "kind": Kind::CronJob.name(),
-        "name": object.name, "uid": value["metadata"]["uid"], "controller": true,
-        "blockOwnerDeletion": true,
-    }]);
+    let owner = controller(Kind::CronJob, &object.name, text(value, "/metadata/uid"));
+    metadata["ownerReferences"] = json!([owner]);
     (ObjectRef::new(Kind::Job, object.namespace.as_deref(), &name), job)
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Value, json};
 
 use super::{decode, text};
-use crate::objects::{Kind, ObjectRef, Store, random_bytes};
+use crate::objects::{Kind, ObjectRef, Store, is_owned_by, random_bytes};
 use crate::registry::{Mirror, Phase};
 
 /// Letters of the random end of a pod's name: without vowels it is no word.
@@ -100,11 +100,7 @@ impl<'a> Owner<'a> {
 
     /// Its pods.
     pub(crate) fn pods(&self, store: &Store, reported: &Mirror) -> Vec<OwnedPod> {
-        let owned = |value: &Value| {
-            let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-            owners.is_some_and(|owners| owners.iter().any(|reference| reference["uid"] == self.uid))
-        };
-        let all = store.of_plural("pods").filter(|(_, value)| owned(value));
+        let all = store.of_plural("pods").filter(|(_, value)| is_owned_by(value, self.uid));
         all.map(|(object, value)| self.view(object, value, reported)).collect()
     }
 
@@ -143,13 +139,17 @@ impl<'a> Owner<'a> {
         if let Some(label) = self.revision_label {
             metadata["labels"][label] = json!(self.revision);
         }
-        metadata["ownerReferences"] = json!([{
-            "apiVersion": self.kind.api_versions()[0], "kind": self.kind.name(),
-            "name": self.object.name, "uid": self.uid, "controller": true,
-            "blockOwnerDeletion": true,
-        }]);
+        metadata["ownerReferences"] = json!([controller(self.kind, &self.object.name, self.uid)]);
         (ObjectRef::new(Kind::Pod, self.object.namespace.as_deref(), name), pod)
     }
+}
+
+/// How an object names the one that its controller made it for.
+pub(crate) fn controller(kind: Kind, name: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": kind.api_versions()[0], "kind": kind.name(), "name": name, "uid": uid,
+        "controller": true, "blockOwnerDeletion": true,
+    })
 }
 
 /// A name that nobody has.

@@ -28,6 +28,8 @@ use tokio::time::{sleep, timeout};
 use super::body::{self, Body};
 use super::server::Server;
 
+use crate::accepting::ACCEPT_PAUSE;
+
 /// Connections at once; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 /// Largest head of a request.
@@ -36,8 +38,6 @@ const HEAD_SIZE_MAX_BYTES: usize = 32 << 10;
 /// from its first byte or the answer before it.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// Wait before a socket that cannot accept is tried again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections for as long as the machine lives.
 pub(super) async fn accept(server: Arc<Server>, socket: TcpListener, tls: EdgeAcceptor) {

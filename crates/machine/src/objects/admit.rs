@@ -570,6 +570,12 @@ pub(crate) fn is_terminating(value: &Value) -> bool {
     value.pointer("/metadata/deletionTimestamp").is_some()
 }
 
+/// Whether an object names this uid among its owners.
+pub(crate) fn is_owned_by(value: &Value, uid: &str) -> bool {
+    let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.is_some_and(|owners| owners.iter().any(|reference| reference["uid"] == uid))
+}
+
 fn number_of_service(value: &Value) -> Option<u16> {
     let address = value.pointer("/spec/clusterIP")?.as_str()?.parse().ok()?;
     addresses::service_number(address)

@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_terminating};
+use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_owned_by, is_terminating};
 use super::store::{Draft, Settled, Store};
 use super::workload_fields::refused;
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError};
@@ -176,11 +176,10 @@ impl Draft<'_> {
     }
 
     fn owned_by(&self, owner: &str) -> Vec<ObjectRef> {
-        let owned = |value: &Value| {
-            let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-            owners.is_some_and(|owners| owners.iter().any(|reference| reference["uid"] == owner))
-        };
-        self.iter().filter(|(_, value)| owned(value)).map(|(object, _)| object.clone()).collect()
+        self.iter()
+            .filter(|(_, value)| is_owned_by(value, owner))
+            .map(|(object, _)| object.clone())
+            .collect()
     }
 
     /// Namespaces that are going away and hold nothing any more are gone.

@@ -90,8 +90,8 @@ impl Draft<'_> {
         }
         default_to(value, "/spec/concurrencyPolicy", json!("Allow"));
         default_to(value, "/spec/suspend", json!(false));
-        default_to(value, "/spec/successfulJobsHistoryLimit", json!(3));
-        default_to(value, "/spec/failedJobsHistoryLimit", json!(1));
+        default_to(value, "/spec/successfulJobsHistoryLimit", json!(cron::SUCCESSFUL_KEPT));
+        default_to(value, "/spec/failedJobsHistoryLimit", json!(cron::FAILED_KEPT));
         self.admit_workload(Kind::Job, object, &mut value["spec"]["jobTemplate"], None, admission)?;
         keep_status(value, old);
         Ok(())

@@ -64,6 +64,12 @@ pub(crate) async fn answer(caller: &Connection, answer: &ExecAnswer) {
     }
 }
 
+/// The connection of a caller, by which it is answered.
+pub(super) fn caller_of(fd: OwnedFd) -> Option<Connection> {
+    let caller = Connection::from_fd(fd);
+    caller.inspect_err(|error| tracing::warn!(%error, "a caller that cannot be answered")).ok()
+}
+
 /// Runs a command in one of these containers, and answers its caller.
 pub(super) async fn serve(
     message: ExecMessage,
@@ -81,13 +87,7 @@ pub(super) async fn serve(
         tracing::warn!("an exec without its four descriptors");
         return;
     };
-    let caller = match Connection::from_fd(caller) {
-        Ok(caller) => caller,
-        Err(error) => {
-            tracing::warn!(%error, "an exec whose caller cannot be answered");
-            return;
-        }
-    };
+    let Some(caller) = caller_of(caller) else { return };
     let wanted = message.container.as_deref();
     let found = containers.iter().find(|plan| wanted.is_none_or(|name| plan.name == name));
     let Some(&plan) = found else {

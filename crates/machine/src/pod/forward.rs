@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use ambit_net::seqpacket::Connection;
 use ambit_net::socket::{Keepalive, set_keepalive};
 use ambit_net::sys::process::open_files_limit;
 use tokio::io::copy_bidirectional;
@@ -13,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::exec::{ExecAnswer, answer};
+use super::exec::{ExecAnswer, answer, caller_of};
 
 /// How long a program may take to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,13 +36,7 @@ pub(super) async fn serve(port: u16, fds: Vec<OwnedFd>, room: &Semaphore) {
         tracing::warn!("a connection from the host without its two descriptors");
         return;
     };
-    let caller = match Connection::from_fd(caller) {
-        Ok(caller) => caller,
-        Err(error) => {
-            tracing::warn!(%error, "a connection from the host whose caller cannot be answered");
-            return;
-        }
-    };
+    let Some(caller) = caller_of(caller) else { return };
     let Ok(_held) = room.try_acquire() else {
         let full = "too many connections from the host lead to the pod".to_owned();
         return answer(&caller, &ExecAnswer::Error(full)).await;

@@ -41,6 +41,7 @@ use super::{
     ProbeReport, RestartPolicy,
 };
 use super::{isolation, leftovers};
+use crate::accepting::ACCEPT_PAUSE;
 use crate::layout::{LAYER, SOCKET_NAME};
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, code_of};
@@ -59,8 +60,6 @@ const RUNNER_TIMEOUT: Duration = Duration::from_secs(30);
 const HOOK_MAX: Duration = Duration::from_secs(3600);
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
-/// Wait before a socket that cannot accept is tried again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs a pod. Its plan comes on standard input; its standard output is a log.
 pub(crate) fn run(_words: &[OsString]) -> anyhow::Result<ExitCode> {
