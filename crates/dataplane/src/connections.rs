@@ -23,6 +23,7 @@ use ambit_net::kernel_path::Shortcut;
 use ambit_tls::{Peer, RevocationList};
 use ambit_wire::admin;
 use slab::Slab;
+use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
@@ -37,6 +38,8 @@ use crate::record::{Bytes, Record, Tally};
 const JUDGED_AT_ONCE: usize = 256;
 /// Changes of the view that come faster than this are answered together.
 const JUDGE_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the last connection of a pod is looked for, while some leave.
+const LEAVE_INTERVAL: Duration = Duration::from_millis(100);
 /// How often the counters of long connections are brought up to date.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -128,6 +131,8 @@ struct Table {
     /// What they are judged by.
     mesh: Arc<Mesh>,
     live: RefCell<Slab<Rc<Connection>>>,
+    /// Told when one leaves.
+    left: Notify,
 }
 
 /// A connection's entry in the table, which it leaves when this is dropped.
@@ -140,7 +145,7 @@ pub struct Entered {
 impl Connections {
     /// None yet; they are judged by what this says.
     pub fn new(mesh: Arc<Mesh>) -> Self {
-        Self(Rc::new(Table { mesh, live: RefCell::default() }))
+        Self(Rc::new(Table { mesh, live: RefCell::default(), left: Notify::new() }))
     }
 
     /// Enters a connection that belongs to these pods.
@@ -165,9 +170,18 @@ impl Connections {
         Entered { table: self.clone(), key, connection }
     }
 
-    /// Whether a pod has connections.
-    pub fn hold(&self, uid: &Text) -> bool {
-        self.0.live.borrow().iter().any(|(_, connection)| connection.pods.contains(uid))
+    /// Waits until a pod has no connections.
+    pub async fn all_left(&self, uid: &Text) {
+        let hold = || self.0.live.borrow().iter().any(|(_, it)| it.pods.contains(uid));
+        loop {
+            let left = self.0.left.notified();
+            if !hold() {
+                return;
+            }
+            left.await;
+            // Those that leave together are looked for together.
+            sleep(LEAVE_INTERVAL).await;
+        }
     }
 
     /// Cuts all that is left of a pod's connections.
@@ -436,6 +450,7 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         self.table.0.live.borrow_mut().remove(self.key);
+        self.table.0.left.notify_waiters();
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod age;
 mod cells;
+mod jobs;
 mod pods;
 
 use jiff::Timestamp;
@@ -27,6 +28,8 @@ enum Cell {
     Field(&'static str),
     /// What a function makes of the object.
     Made(fn(&Value) -> Value),
+    /// What a function makes of the object at this moment.
+    MadeNow(fn(&Value, Timestamp) -> Value),
 }
 
 /// A column.
@@ -146,6 +149,34 @@ const COLUMNS: &[(&str, &[Column])] = &[
         ],
     ),
     (
+        "jobs",
+        &[
+            NAME,
+            column("Status", Cell::Made(jobs::status)),
+            column("Completions", Cell::Made(jobs::completions)),
+            column("Duration", Cell::MadeNow(jobs::duration)),
+            AGE,
+            wide("Containers", Cell::Made(cells::template_containers)),
+            wide("Images", Cell::Made(cells::template_images)),
+            wide("Selector", Cell::Made(cells::selector)),
+        ],
+    ),
+    (
+        "cronjobs",
+        &[
+            NAME,
+            column("Schedule", Cell::Field("/spec/schedule")),
+            column("Timezone", Cell::Made(jobs::time_zone)),
+            column("Suspend", Cell::Made(jobs::is_suspended)),
+            column("Active", Cell::Made(jobs::active)),
+            column("Last Schedule", Cell::MadeNow(jobs::last_schedule)),
+            AGE,
+            wide("Containers", Cell::Made(cells::job_template_containers)),
+            wide("Images", Cell::Made(cells::job_template_images)),
+            wide("Selector", Cell::Made(cells::none)),
+        ],
+    ),
+    (
         "statefulsets",
         &[
             NAME,
@@ -260,6 +291,7 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
             None => json!(""),
         },
         Cell::Made(make) => make(object),
+        Cell::MadeNow(make) => make(object, now),
     };
     columns(resource).iter().map(cell).collect()
 }
@@ -361,6 +393,35 @@ mod tests {
             &named(json!({"spec": {}})),
             &["web", "0/0", "0", "0", "60m", "<none>", "<none>", "<none>"],
         );
+    }
+
+    #[test]
+    fn jobs_say_how_far_they_are() {
+        let template = json!({"spec": {"containers": [{"name": "one", "image": "i:1"}]}});
+        let mut job = named(json!({
+            "spec": {"completions": 3, "template": template.clone(),
+                "selector": {"matchLabels": {"job": "web"}}},
+            "status": {"succeeded": 2, "startTime": "2026-01-31T11:58:00Z"},
+        }));
+        let rest = ["60m", "one", "i:1", "job=web"];
+        check("jobs", &job, &[&["web", "Running", "2/3", "2m"][..], &rest].concat());
+        job["status"] = json!({"succeeded": 3, "startTime": "2026-01-31T11:58:00Z",
+            "completionTime": "2026-01-31T11:58:05Z",
+            "conditions": [{"type": "Complete", "status": "True"}]});
+        check("jobs", &job, &[&["web", "Complete", "3/3", "5s"][..], &rest].concat());
+        job["status"] = json!({});
+        check("jobs", &job, &[&["web", "Running", "0/3", ""][..], &rest].concat());
+        let mut cron_job = named(json!({"spec": {"schedule": "*/5 * * * *",
+            "jobTemplate": {"spec": {"template": template}}}}));
+        let rest = ["60m", "one", "i:1", "<none>"];
+        let first = ["web", "*/5 * * * *", "<none>", "False", "0", "<none>"];
+        check("cronjobs", &cron_job, &[&first[..], &rest].concat());
+        cron_job["spec"]["timeZone"] = json!("Europe/Berlin");
+        cron_job["spec"]["suspend"] = json!(true);
+        cron_job["status"] =
+            json!({"active": [{"name": "web-1"}], "lastScheduleTime": "2026-01-31T11:55:00Z"});
+        let first = ["web", "*/5 * * * *", "Europe/Berlin", "True", "1", "5m"];
+        check("cronjobs", &cron_job, &[&first[..], &rest].concat());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use ambit_net::namespace::remember_home;
 use ambit_wire::admin::Connection;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::pods::Pod;
 use crate::shared::Shared;
@@ -178,10 +178,13 @@ impl Serving {
         served.drain.start(Some(until));
         plane.pool.forget(|key| key.own == served.own.uid);
         self.everything.guard().spawn_local(async move {
-            let finished = tokio::time::timeout_at(until, served.drain.finished()).await.is_ok();
-            // Joined connections run for the pod of their client but end here too.
-            if finished && plane.connections.hold(&served.own.uid) {
-                sleep_until(until).await;
+            let finished = async {
+                served.drain.finished().await;
+                // Joined connections run for the pod of their client but end here too.
+                plane.connections.all_left(&served.own.uid).await;
+            };
+            if tokio::time::timeout_at(until, finished).await.is_ok() {
+                return;
             }
             loop {
                 plane.connections.cut_pod(&served.own.uid);

@@ -13,13 +13,18 @@ pub(crate) const LONG: usize = 100;
 /// Connections that carry requests one after another.
 pub(crate) const KEPT: usize = 10;
 
+/// The client on the server's node.
+const NEAR: &str = "near";
+
 /// Failures further apart than this have different causes.
 const SPELL_GAP_MS: u64 = 500;
 
 /// 200 requests per second on 10 connections, 10 new connections per second, and 100 connections
-/// that last.
+/// that last, from another node; and 200 requests per second on 10 connections of the server's own
+/// node, whose bytes the kernel may move past the proxy.
 pub(crate) struct Everyday {
     kept: Running,
+    near: Running,
     fresh: Running,
     long: Running,
 }
@@ -28,47 +33,57 @@ pub(crate) struct Everyday {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) kept: Report,
+    pub(crate) near: Report,
     pub(crate) fresh: Report,
     pub(crate) long: LongResult,
 }
 
 impl Everyday {
-    /// The programs that it needs, client and servers on different nodes.
+    /// The programs that it needs: a client on each node, the servers on one.
     pub(crate) fn deploy(namespace: &Namespace) {
         namespace.run("web", "n2", &["sample", "echo", "--listen", "[::]:8080"]);
         namespace.run("echo", "n2", &["sample", "tcp-echo", "--listen", "[::]:8080"]);
-        namespace.run("load", "n1", &["sample", "sleep"]);
-        namespace.await_served("load", "http://web:8080/");
+        for (client, node) in [("load", "n1"), (NEAR, "n2")] {
+            namespace.run(client, node, &["sample", "sleep"]);
+            namespace.await_served(client, "http://web:8080/");
+        }
     }
 
     /// Starts it, and returns when all connections are open.
     pub(crate) fn start(cluster: &Cluster, namespace: &Namespace, seconds: u32) -> Self {
-        let start = |words: String| Running::start(cluster, namespace, &words);
+        let start_in =
+            |client: &str, words: String| Running::start_in(cluster, namespace, client, &words);
+        let start = |words: String| start_in("load", words);
         let web = "load http://web:8080/?size=200 --keep-going --output json";
         let long =
             start(format!("lab-load long echo:8080 --connections {LONG} --seconds {seconds}"));
-        let kept = start(format!("{web} --rate 200 --connections {KEPT} --duration {seconds}s"));
+        let steady = format!("{web} --rate 200 --connections {KEPT} --duration {seconds}s");
+        let (kept, near) = (start(steady.clone()), start_in(NEAR, steady));
         let fresh = start(format!("{web} --rate 10 --connections 2 --close --duration {seconds}s"));
         until("the load's connections stand", || {
             let established = namespace.established("load", 8080);
-            established >= LONG + KEPT
+            established >= LONG + KEPT && namespace.established(NEAR, 8080) >= KEPT
         });
-        Self { kept, fresh, long }
+        Self { kept, near, fresh, long }
     }
 
     /// Waits for its end.
     pub(crate) fn end(self) -> Outcome {
-        Outcome { kept: self.kept.end(), fresh: self.fresh.end(), long: self.long.end() }
+        let (kept, near) = (self.kept.end(), self.near.end());
+        Outcome { kept, near, fresh: self.fresh.end(), long: self.long.end() }
     }
 }
 
 impl Outcome {
     /// Nothing was lost.
     pub(crate) fn assert_whole(&self, what: &str) {
-        assert!(self.kept.requests > 0 && self.fresh.requests > 0, "{what}: {self:?}");
-        let kept = self.kept.failed + self.kept.connections_lost_idle;
-        let lost = (kept, self.fresh.failed, self.long.failed_to_open, self.long.cut);
-        assert_eq!(lost, (0, 0, 0, 0), "{what}: {self:#?}");
+        for load in [&self.kept, &self.near] {
+            assert!(load.requests > 0, "{what}: {self:?}");
+            assert_eq!((load.failed, load.connections_lost_idle), (0, 0), "{what}: {self:#?}");
+        }
+        assert!(self.fresh.requests > 0, "{what}: {self:?}");
+        let lost = (self.fresh.failed, self.long.failed_to_open, self.long.cut);
+        assert_eq!(lost, (0, 0, 0), "{what}: {self:#?}");
     }
 
     /// For how long new connections failed at a time, from the first failure to the last.
@@ -83,12 +98,14 @@ impl Outcome {
     /// One line of the table of events.
     pub(crate) fn summary(&self) -> String {
         format!(
-            "long {} of {} cut; keep-alive {} of {} failed; fresh {} of {} failed, for {} ms, at \
-             {:?} ms; slowest fresh {} ms",
+            "long {} of {} cut; keep-alive {} of {} failed; near {} of {} failed; fresh {} of {} \
+             failed, for {} ms, at {:?} ms; slowest fresh {} ms",
             self.long.cut,
             self.long.opened,
             self.kept.failed,
             self.kept.requests,
+            self.near.failed,
+            self.near.requests,
             self.fresh.failed,
             self.fresh.requests,
             self.dark().as_millis(),
@@ -98,7 +115,7 @@ impl Outcome {
     }
 }
 
-/// A load generator that runs in the client's pod.
+/// A load generator that runs in a client's pod.
 pub(crate) struct Running {
     child: Option<Child>,
     words: String,
@@ -106,8 +123,13 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(cluster: &Cluster, namespace: &Namespace, words: &str) -> Self {
+        Self::start_in(cluster, namespace, "load", words)
+    }
+
+    fn start_in(cluster: &Cluster, namespace: &Namespace, client: &str, words: &str) -> Self {
         let mut kubectl: Command = cluster.command();
-        kubectl.args(["-n", namespace.name, "exec", "deployment/load", "--", "/ambit"]);
+        let pod = format!("deployment/{client}");
+        kubectl.args(["-n", namespace.name, "exec", &pod, "--", "/ambit"]);
         kubectl.args(words.split_whitespace());
         // Over a WebSocket kubectl gives up after a minute without a word from the API server.
         kubectl.env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false");

@@ -29,8 +29,6 @@ const UNKNOWN: u8 = 0xbe;
 const END_HEADERS: u8 = 4;
 
 const TUNNEL: u32 = 401;
-/// A stream that was never opened, and cannot be any more.
-const SKIPPED: u32 = 1;
 
 pub(crate) fn bench(criterion: &mut Criterion) {
     let thread = Thread::new();
@@ -44,9 +42,6 @@ pub(crate) fn bench(criterion: &mut Criterion) {
         ("WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, TUNNEL, &1_u32.to_be_bytes())),
         ("PRIORITY", frame(PRIORITY, 0, TUNNEL, &[0, 0, 0, 3, 1])),
         ("unknown", frame(UNKNOWN, 0xff, TUNNEL, &[0; 8])),
-        // Its name is the newest of the table, which makes room for it.
-        ("a long field", frame(HEADERS, END_HEADERS, SKIPPED, &[0x7e, 0])),
-        ("15 long fields", frame(HEADERS, END_HEADERS, SKIPPED, &[0xbe; 15])),
     ] {
         let burst = [one.repeat(BURST), frame(PING, 0, 0, MARK)].concat();
         let mut peer = thread.run(peer());
@@ -76,12 +71,6 @@ fn connect(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &block)
 }
 
-/// A field with an empty value and a name of 3,900 bytes, which goes into the table.
-fn long_field() -> Vec<u8> {
-    let block = [&[0x40, 0x7f, 0xbd, 0x1d][..], &[b'n'; 3900], &[0]].concat();
-    frame(HEADERS, END_HEADERS, SKIPPED, &block)
-}
-
 /// A peer of a server, with as many tunnels as it may have. They are read, and never answer.
 async fn peer() -> DuplexStream {
     let (mut near, far) = duplex(PIPE_BYTES);
@@ -102,7 +91,6 @@ async fn peer() -> DuplexStream {
     for stream in (3..=TUNNEL).step_by(2) {
         near.write_all(&connect(stream)).await.unwrap();
     }
-    near.write_all(&long_field()).await.unwrap();
     send(&mut near, &frame(PING, 0, 0, MARK)).await;
     near
 }

@@ -18,7 +18,7 @@ pub(super) fn age(time: Option<&Value>, now: Timestamp) -> Value {
 }
 
 /// A time span with two units at most; `duration.HumanDuration` of Kubernetes.
-fn written(seconds: i64) -> String {
+pub(super) fn written(seconds: i64) -> String {
     let both = |large: i64, unit: &str, small: i64, small_unit: &str| match small {
         0 => format!("{large}{unit}"),
         small => format!("{large}{unit}{small}{small_unit}"),

@@ -5,6 +5,10 @@ use serde_json::{Map, Value, json};
 
 /// Endpoints that are listed before the rest is counted.
 const ENDPOINTS_MAX: usize = 3;
+/// Where an object has the template of its pods.
+const TEMPLATE: &str = "/spec/template";
+/// The same of what makes Jobs.
+const TEMPLATE_OF_JOBS: &str = "/spec/jobTemplate/spec/template";
 /// How a label begins that names a role of a node.
 const ROLE: &str = "node-role.kubernetes.io/";
 
@@ -24,7 +28,7 @@ pub(super) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
     object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn number(object: &Value, pointer: &str) -> u64 {
+pub(super) fn number(object: &Value, pointer: &str) -> u64 {
     object.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
 }
 
@@ -153,20 +157,28 @@ pub(super) fn deployment_available(deployment: &Value) -> Value {
     json!(number(deployment, "/status/availableReplicas"))
 }
 
-fn of_containers(object: &Value, field: &str) -> Value {
-    let containers = list(object, "/spec/template/spec/containers").iter();
+fn of_containers(object: &Value, template: &str, field: &str) -> Value {
+    let containers = list(object, &format!("{template}/spec/containers")).iter();
     joined(containers.filter_map(|it| it[field].as_str()).map(str::to_owned))
 }
 
 pub(super) fn template_containers(object: &Value) -> Value {
-    of_containers(object, "name")
+    of_containers(object, TEMPLATE, "name")
 }
 
 pub(super) fn template_images(object: &Value) -> Value {
-    of_containers(object, "image")
+    of_containers(object, TEMPLATE, "image")
 }
 
-fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
+pub(super) fn job_template_containers(object: &Value) -> Value {
+    of_containers(object, TEMPLATE_OF_JOBS, "name")
+}
+
+pub(super) fn job_template_images(object: &Value) -> Value {
+    of_containers(object, TEMPLATE_OF_JOBS, "image")
+}
+
+pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     let mut all = list(object, "/status/conditions").iter().filter(|it| it["type"] == kind);
     all.next().map(|it| text(it, "/status")).unwrap_or_default()
 }

@@ -195,6 +195,27 @@ in_namespaces! {
         });
     }
 
+    /// Another proxy has its pods, and their connections had long to finish.
+    fn a_proxy_that_leaves_waits_for_no_deadline_beside_nothing() {
+        with_neighbours(|_, mut pods| {
+            let runtime = runtime();
+            let mut stream = runtime.block_on(pods.talk(pods.server.v4));
+            assert_eq!(pods.joined(), 2);
+            pods.proxy.remove(&pods.server, 2 * world::PATIENCE);
+            pods.proxy.remove(&pods.client, 2 * world::PATIENCE);
+            runtime.block_on(ping(&mut stream)).expect("open connections go on");
+            let leaving = Instant::now();
+            let client = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(200));
+                drop((stream, runtime));
+            });
+            pods.proxy.stop();
+            client.join().expect("it closes");
+            let took = leaving.elapsed();
+            assert!(took < world::PATIENCE, "it took {took:?}");
+        });
+    }
+
     fn a_removed_pod_ends_at_its_deadline() {
         with_neighbours(|_, pods| {
             let runtime = runtime();

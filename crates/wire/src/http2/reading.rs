@@ -25,9 +25,9 @@ const MAX_REPLY_BYTES: usize = 64 * 1024;
 const MAX_EMPTY_FRAMES: u32 = 100;
 /// Frames that one block of fields may come in.
 const MAX_CONTINUATIONS: u32 = 64;
-/// Requests in a row that are refused here already. Some may come before the client knows how many
-/// it may open.
-const MAX_REFUSED: u32 = 1000;
+/// Blocks of fields in a row that are of no use. Some requests may come before the client knows how
+/// many it may open.
+const MAX_USELESS: u32 = 1000;
 /// Entries of one frame of SETTINGS, which has six names.
 const MAX_SETTINGS: usize = 64;
 
@@ -280,7 +280,7 @@ impl Session {
             Reason::COMPRESSION_ERROR.because("a block of fields cannot be decoded")
         })?;
         if block.is_too_large {
-            self.count_refused()?;
+            self.count_useless()?;
         }
         let fields = (!block.is_too_large).then_some(block.fields);
         match self.role {
@@ -306,7 +306,7 @@ impl Session {
             {
                 return Err(BROKEN.because("a request has a lower number than the one before"));
             }
-            return Ok(self.read_trailers(stream, fields.as_deref(), is_last));
+            return self.read_trailers(stream, fields.as_deref(), is_last);
         }
         self.last_theirs = stream;
         if self.leaving == Leaving::Done {
@@ -316,7 +316,7 @@ impl Session {
         // makes no more work than who leaves them open.
         if !self.has_room() {
             if fields.is_some() {
-                self.count_refused()?;
+                self.count_useless()?;
             }
             return Ok(self.stream_error(stream, Reason::REFUSED_STREAM));
         }
@@ -325,7 +325,7 @@ impl Session {
         new.has_ended = is_last;
         self.streams.push(new);
         if let Some(head) = fields.and_then(Request::of) {
-            self.refused = 0;
+            self.useless = 0;
             return Ok(Step::Event(Event::Request { stream, head, is_last }));
         }
         let before = self.output.len();
@@ -337,18 +337,25 @@ impl Session {
         self.close(stream);
         self.reply_bytes += self.output.len() - before;
         if !is_too_large {
-            self.count_refused()?;
+            self.count_useless()?;
         }
         Ok(Step::Read)
     }
 
-    /// Who knows our limits has hardly ever a block of fields refused: streams beyond the limit,
-    /// requests that are none, more fields than are taken. Each costs our side more than the peer,
-    /// so that many in a row end the connection. What is as it should be begins a new row.
-    fn count_refused(&mut self) -> Result<(), Fault> {
-        self.refused += 1;
-        let is_flood = self.refused > MAX_REFUSED;
-        if is_flood { Err(CALM.because("all that it sends is refused")) } else { Ok(()) }
+    /// Counts a block of fields that is of no use: for a stream beyond the limit or one that is no
+    /// more, a request that is none, more fields than are taken, 1xx.
+    ///
+    /// Who knows our limits hardly ever sends such. Each costs our side more than the peer, so that
+    /// many in a row end the connection. A request or an answer that is as it should be begins a
+    /// new row.
+    fn count_useless(&mut self) -> Result<(), Fault> {
+        self.useless += 1;
+        let is_flood = self.useless > MAX_USELESS;
+        if is_flood {
+            Err(CALM.because("no request or answer that it sends is of use"))
+        } else {
+            Ok(())
+        }
     }
 
     /// The answer to one of our requests; 1xx before it means nothing for a tunnel.
@@ -361,39 +368,54 @@ impl Session {
         if self.is_idle(stream) {
             return Err(BROKEN.because("HEADERS on a stream that was never opened"));
         }
-        let Some(it) = find(&mut self.streams, stream).filter(|it| !it.is_reset) else {
-            return Ok(Step::Read);
+        let known = find(&mut self.streams, stream).filter(|it| !it.is_reset);
+        let Some(it) = known.filter(|it| !it.is_answered) else {
+            return self.read_trailers(stream, fields.as_deref(), is_last);
         };
-        if it.is_answered {
-            return Ok(self.read_trailers(stream, fields.as_deref(), is_last));
-        }
         let Some(head) = fields.and_then(Response::of) else {
             return Ok(self.stream_error(stream, BROKEN));
         };
         if head.status.is_informational() {
             // 101 has no meaning here, and what has not been answered cannot have ended.
-            let is_wrong = is_last || head.status == StatusCode::SWITCHING_PROTOCOLS;
-            return Ok(if is_wrong { self.stream_error(stream, BROKEN) } else { Step::Read });
+            if is_last || head.status == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(self.stream_error(stream, BROKEN));
+            }
+            self.count_useless()?;
+            return Ok(Step::Read);
         }
         it.is_answered = true;
         it.has_ended = is_last;
-        self.refused = 0;
+        self.useless = 0;
         Ok(Step::Event(Event::Response { stream, head, is_last }))
     }
 
     /// Fields behind the bytes say no more than that these have ended.
-    fn read_trailers(&mut self, stream: u32, fields: Option<&[Field]>, is_last: bool) -> Step {
+    ///
+    /// Those for a stream that is no more were under way when our side let go of it; they are read
+    /// for the table of fields alone.
+    fn read_trailers(
+        &mut self,
+        stream: u32,
+        fields: Option<&[Field]>,
+        is_last: bool,
+    ) -> Result<Step, Fault> {
         let is_whole = is_last && fields.is_some_and(head::are_trailers);
-        match find(&mut self.streams, stream) {
-            None => Step::Read,
-            Some(it) if it.is_reset => Step::Read,
+        let known = find(&mut self.streams, stream).filter(|it| !it.is_reset);
+        Ok(match known {
+            None => {
+                // One that is too large has been counted.
+                if fields.is_some() {
+                    self.count_useless()?;
+                }
+                Step::Read
+            }
             Some(it) if it.has_ended => self.stream_error(stream, Reason::STREAM_CLOSED),
             Some(_) if !is_whole => self.stream_error(stream, BROKEN),
             Some(it) => {
                 it.has_ended = true;
                 Step::Event(Event::Data { stream, bytes: Bytes::new(), is_last: true })
             }
-        }
+        })
     }
 
     /// RST_STREAM, section 6.4.

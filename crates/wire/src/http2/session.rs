@@ -199,8 +199,8 @@ pub struct Session {
     pub(super) says_no_table: bool,
     /// Empty frames of DATA in a row.
     pub(super) empty_frames: u32,
-    /// Requests in a row that were refused.
-    pub(super) refused: u32,
+    /// Blocks of fields in a row that were of no use.
+    pub(super) useless: u32,
     /// What has to be sent.
     pub(super) output: BytesMut,
     /// The part of it that answers the peer's frames.
@@ -252,7 +252,7 @@ impl Session {
             is_left: false,
             says_no_table: false,
             empty_frames: 0,
-            refused: 0,
+            useless: 0,
             output,
             reply_bytes: 0,
         }

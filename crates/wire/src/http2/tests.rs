@@ -433,6 +433,28 @@ fn a_client_counts_what_is_refused_in_a_row() {
     assert_eq!(client.fault.map(|it| it.reason), Some(Reason::ENHANCE_YOUR_CALM));
 }
 
+/// Answers that are none yet, and fields for a stream that is no more.
+#[test]
+fn a_client_counts_what_is_of_no_use_in_a_row() {
+    let answer = |block: &[u8]| raw(kind::HEADERS, flag::END_HEADERS, 1, block);
+    // 1xx, as a literal with the name of `:status` (RFC 7541 section 6.2.2).
+    let early = answer(&[&[0x08, 3][..], b"103"].concat());
+    for (is_open, block) in [(true, early), (false, answer(&[0x88]))] {
+        let mut client = End::new(Role::Client);
+        client.read(&raw(kind::SETTINGS, 0, 0, &[]));
+        let stream = client.session.connect("a:1", &HeaderMap::new()).expect("room");
+        if !is_open {
+            client.session.close(stream);
+        }
+        client.read(&block.repeat(1000));
+        assert_eq!(client.fault, None);
+        client.read(&block);
+        assert_eq!(client.fault.map(|it| it.reason), Some(Reason::ENHANCE_YOUR_CALM));
+    }
+}
+
+/// Each of them costs the side that reads it more than the one that sends it. A flood of what is
+/// cheap to read is taken, and what it costs is measured by a benchmark.
 #[test]
 fn floods_end_a_connection_before_they_cost_memory() {
     let block = encode_connect("a:1", &HeaderMap::new());
@@ -455,6 +477,12 @@ fn floods_end_a_connection_before_they_cost_memory() {
         [
             raw(kind::HEADERS, flag::END_HEADERS, 3, &[0x82]),
             raw(kind::HEADERS, flag::END_HEADERS, 3, &[0x82; 1000]).repeat(10_000),
+        ]
+        .concat(),
+        // Fields behind such a stream.
+        [
+            raw(kind::HEADERS, flag::END_HEADERS, 3, &[0x82]),
+            raw(kind::HEADERS, flag::END_HEADERS, 3, &[0x86]).repeat(10_000),
         ]
         .concat(),
     ];
