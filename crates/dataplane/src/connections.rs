@@ -7,13 +7,14 @@
 //! destination changes, it goes on for a time, and is judged by the policies alone meanwhile.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::error::Error;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ambit_model::Text;
 use ambit_model::authorize::{Decision, Denial, JudgedBefore, Judgement, Source};
 use ambit_model::names::WorkloadName;
 use ambit_model::view::View;
@@ -32,14 +33,13 @@ use crate::failure::ResponseFlags;
 use crate::lately::{PAST_WAYPOINT_MAX, WITHDRAWN_MAX};
 use crate::mesh::Mesh;
 use crate::metrics::{Reporter, Traffic};
+use crate::own::OwnWorkload;
 use crate::record::{Bytes, Record, Tally};
 
 /// Connections judged in one go; the thread serves traffic in between.
 const JUDGED_AT_ONCE: usize = 256;
 /// Changes of the view that come faster than this are answered together.
 const JUDGE_INTERVAL: Duration = Duration::from_millis(100);
-/// How often the last connection of a pod is looked for, while some leave.
-const LEAVE_INTERVAL: Duration = Duration::from_millis(100);
 /// How often the counters of long connections are brought up to date.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -103,8 +103,8 @@ pub struct Waypoint {
 pub struct Connection {
     /// Its bytes, and the way to cut it.
     flow: Flow,
-    /// The pods of this proxy that it belongs to, by uid.
-    pods: Vec<Text>,
+    /// The pods of this proxy that it belongs to.
+    pods: Vec<Arc<OwnWorkload>>,
     /// Set when the destination is a pod of this proxy.
     judged: Option<Judged>,
     /// Since when the destination's waypoint is not the one that it came through.
@@ -131,8 +131,15 @@ struct Table {
     /// What they are judged by.
     mesh: Arc<Mesh>,
     live: RefCell<Slab<Rc<Connection>>>,
-    /// Told when one leaves.
-    left: Notify,
+    of_pods: RefCell<HashMap<*const OwnWorkload, OfPod>>,
+}
+
+/// Those of one pod, which is not another that has its uid later.
+#[derive(Default)]
+struct OfPod {
+    count: usize,
+    /// Told when the last one leaves.
+    all_left: Rc<Notify>,
 }
 
 /// A connection's entry in the table, which it leaves when this is dropped.
@@ -145,17 +152,20 @@ pub struct Entered {
 impl Connections {
     /// None yet; they are judged by what this says.
     pub fn new(mesh: Arc<Mesh>) -> Self {
-        Self(Rc::new(Table { mesh, live: RefCell::default(), left: Notify::new() }))
+        Self(Rc::new(Table { mesh, live: RefCell::default(), of_pods: RefCell::default() }))
     }
 
     /// Enters a connection that belongs to these pods.
     pub fn enter(
         &self,
-        pods: Vec<Text>,
+        pods: Vec<Arc<OwnWorkload>>,
         judged: Option<Judged>,
         peer: Option<Arc<Peer>>,
     ) -> Entered {
         let is_astray = judged.as_ref().is_some_and(|it| it.waypoint.is_former);
+        for pod in &pods {
+            self.0.of_pods.borrow_mut().entry(Arc::as_ptr(pod)).or_default().count += 1;
+        }
         let connection = Rc::new(Connection {
             flow: Flow::new(),
             pods,
@@ -171,23 +181,19 @@ impl Connections {
     }
 
     /// Waits until a pod has no connections.
-    pub async fn all_left(&self, uid: &Text) {
-        let hold = || self.0.live.borrow().iter().any(|(_, it)| it.pods.contains(uid));
+    pub async fn all_left(&self, pod: &Arc<OwnWorkload>) {
         loop {
-            let left = self.0.left.notified();
-            if !hold() {
-                return;
-            }
-            left.await;
-            // Those that leave together are looked for together.
-            sleep(LEAVE_INTERVAL).await;
+            let of_pod =
+                self.0.of_pods.borrow().get(&Arc::as_ptr(pod)).map(|it| it.all_left.clone());
+            let Some(all_left) = of_pod else { return };
+            all_left.notified().await;
         }
     }
 
     /// Cuts all that is left of a pod's connections.
-    pub fn cut_pod(&self, uid: &Text) {
+    pub fn cut_pod(&self, pod: &Arc<OwnWorkload>) {
         for (_, connection) in self.0.live.borrow().iter() {
-            if connection.pods.contains(uid) {
+            if connection.pods.iter().any(|it| Arc::ptr_eq(it, pod)) {
                 connection.cut(CutReason::PodGone);
             }
         }
@@ -450,7 +456,14 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         self.table.0.live.borrow_mut().remove(self.key);
-        self.table.0.left.notify_waiters();
+        let mut of_pods = self.table.0.of_pods.borrow_mut();
+        for pod in &self.connection.pods {
+            let Entry::Occupied(mut of_pod) = of_pods.entry(Arc::as_ptr(pod)) else { continue };
+            of_pod.get_mut().count -= 1;
+            if of_pod.get().count == 0 {
+                of_pod.remove().all_left.notify_waiters();
+            }
+        }
     }
 }
 

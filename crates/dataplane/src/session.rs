@@ -152,7 +152,7 @@ async fn session(
     let metrics = &plane.mesh.metrics;
     metrics.handshake(Reporter::Destination, peer.group.as_str());
     let peer = Arc::new(peer);
-    let pods = vec![served.own.uid.clone()];
+    let pods = vec![served.own.clone()];
     let entered = plane.connections.enter(pods, None, Some(peer.clone()));
     // From here on a revocation cuts the entry; one that came during the handshake is seen now.
     if certificates.revocations().revokes(&peer) {

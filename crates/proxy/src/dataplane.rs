@@ -19,8 +19,8 @@ use ambit_net::drain::Drain;
 use ambit_net::namespace::remember_home;
 use ambit_wire::admin::Connection;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
 
 use crate::pods::Pod;
 use crate::shared::Shared;
@@ -47,6 +47,8 @@ pub(crate) enum Command {
     },
     /// Another worker takes the new connections; existing ones continue.
     StopAccepting,
+    /// The connections of pods that are gone may not continue for longer than this.
+    EndBy(Duration),
     /// List every connection.
     List(oneshot::Sender<Vec<Connection>>),
 }
@@ -71,7 +73,8 @@ pub(crate) async fn run(shared: Arc<Shared>, commands: mpsc::Receiver<Command>) 
     let everything = Drain::new();
     let plane = Rc::new(Plane::new(shared.mesh.clone(), everything.guard()));
     let thread = Rc::new(Thread { shared, plane: plane.clone() });
-    let mut serving = Serving { thread, pods: HashMap::new(), everything };
+    let end_by = watch::Sender::new(None);
+    let mut serving = Serving { thread, pods: HashMap::new(), everything, end_by };
     tokio::select! {
         () = serving.serve(commands) => {}
         () = plane.connections.keep_judged() => {}
@@ -84,6 +87,8 @@ struct Serving {
     pods: HashMap<Text, Rc<Served>>,
     /// Ends with the last pod's last connection.
     everything: Drain,
+    /// When the connections of pods that are gone must have ended, whatever those were allowed.
+    end_by: watch::Sender<Option<Instant>>,
 }
 
 impl Serving {
@@ -114,6 +119,9 @@ impl Serving {
             Command::Add { pod, listeners } => self.add(pod, listeners),
             Command::Remove { uid, deadline } => self.remove(&uid, deadline),
             Command::StopAccepting => {}
+            Command::EndBy(deadline) => {
+                let _before = self.end_by.send_replace(Some(Instant::now() + deadline));
+            }
             Command::List(answer) => {
                 // The caller may be gone.
                 let _unwanted = answer.send(self.thread.plane.connections.list());
@@ -175,19 +183,22 @@ impl Serving {
         let Some(served) = self.pods.remove(uid) else { return };
         let plane = self.thread.plane.clone();
         let until = Instant::now() + deadline;
+        let mut end_by = self.end_by.subscribe();
         served.drain.start(Some(until));
         plane.pool.forget(|key| key.own == served.own.uid);
         self.everything.guard().spawn_local(async move {
             let finished = async {
                 served.drain.finished().await;
                 // Joined connections run for the pod of their client but end here too.
-                plane.connections.all_left(&served.own.uid).await;
+                plane.connections.all_left(&served.own).await;
             };
-            if tokio::time::timeout_at(until, finished).await.is_ok() {
-                return;
+            tokio::select! {
+                () = finished => return,
+                () = sleep_until(until) => {}
+                () = passed(&mut end_by) => {}
             }
             loop {
-                plane.connections.cut_pod(&served.own.uid);
+                plane.connections.cut_pod(&served.own);
                 // One that was still dialling may be open now.
                 let rest = tokio::time::timeout(CUT_INTERVAL, served.drain.finished());
                 if rest.await.is_ok() {
@@ -195,5 +206,22 @@ impl Serving {
                 }
             }
         });
+    }
+}
+
+/// Waits until a time that may be said, or be another, later.
+async fn passed(time: &mut watch::Receiver<Option<Instant>>) {
+    loop {
+        let until = *time.borrow_and_update();
+        let passed = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = passed => return,
+            changed = time.changed() => if changed.is_err() { std::future::pending().await },
+        }
     }
 }

@@ -214,7 +214,7 @@ impl Inbound {
         );
         let enter = |judged| {
             let peer = Some(self.session.peer.clone());
-            thread.plane.connections.enter(vec![pod.uid.clone()], Some(judged), peer)
+            thread.plane.connections.enter(vec![pod.clone()], Some(judged), peer)
         };
         let allowed = admit(&thread.plane.mesh, pod, source, target.own, enter).await?;
         record.allowed_by.clone_from(&allowed.by);

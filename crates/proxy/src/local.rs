@@ -115,7 +115,7 @@ async fn connect(
 ) -> Result<Option<Joined>, LocalError> {
     let source = Source::new(Some(served.own.identity.clone()), client.ip());
     let enter = |judged| {
-        let both = vec![served.own.uid.clone(), pod.uid.clone()];
+        let both = vec![served.own.clone(), pod.clone()];
         thread.plane.connections.enter(both, Some(judged), None)
     };
     // Before the judgement, so that nothing is waited for between that and the dial.

@@ -455,7 +455,7 @@ fn carry(
     });
     let to_the_end = (held, counted);
     let client = SocketEnd::new(client);
-    let enter = || thread.plane.connections.enter(vec![served.own.uid.clone()], None, None);
+    let enter = || thread.plane.connections.enter(vec![served.own.clone()], None, None);
     match route {
         Route::Local(joined) => joined.carry(&thread, &served, client, record, to_the_end),
         Route::Tunnel(tunnel) => {

@@ -144,7 +144,7 @@ async fn connect(
         return Err(PlaintextError::WrongAddress(destination));
     }
     let enter =
-        |judged| thread.plane.connections.enter(vec![served.own.uid.clone()], Some(judged), None);
+        |judged| thread.plane.connections.enter(vec![served.own.clone()], Some(judged), None);
     let source = Source::new(None, from.ip());
     let allowed = admit(&thread.plane.mesh, &served.own, source, destination, enter).await?;
     record.destination.workload = Some(allowed.workload.clone());

@@ -475,9 +475,11 @@ impl Worker {
             self.threads.stop_accepting().await;
         }
         if let Some(deadline) = deadline {
+            let deadline = deadline.min(FOR_EVER);
             for uid in self.held.keys() {
-                self.threads.remove(uid, deadline.min(FOR_EVER)).await;
+                self.threads.remove(uid, deadline).await;
             }
+            self.threads.end_by(deadline).await;
         }
     }
 }

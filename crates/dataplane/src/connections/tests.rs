@@ -188,3 +188,38 @@ fn a_waypoint_that_is_named_again_is_as_before() {
         assert_eq!(open.cut_for(), None);
     });
 }
+
+/// A pod whose network namespace was made again keeps its uid.
+#[test]
+fn a_pod_is_not_another_with_its_uid() {
+    run(async |bed| {
+        let pod = || {
+            let name = WorkloadName::new("app", "web-1");
+            Arc::new(OwnWorkload {
+                uid: "web-1".into(),
+                netns: None,
+                identity: Identity::new("cluster.local", "app", "web"),
+                shares: Shares::new(&bed.mesh.descriptors, &name),
+                name,
+            })
+        };
+        let (before, after) = (pod(), pod());
+        let enter = |pods: &[&Arc<OwnWorkload>]| {
+            bed.connections.enter(pods.iter().map(|it| Arc::clone(it)).collect(), None, None)
+        };
+        let (first, joined, new) = (enter(&[&before]), enter(&[&before, &after]), enter(&[&after]));
+        let all_left = bed.connections.all_left(&before);
+        let mut all_left = std::pin::pin!(all_left);
+        for entered in [first, joined] {
+            assert!(futures::poll!(all_left.as_mut()).is_pending(), "one is left");
+            drop(entered);
+        }
+        all_left.await;
+        bed.connections.cut_pod(&before);
+        assert_eq!(new.cut_for(), None);
+        bed.connections.cut_pod(&after);
+        assert_eq!(new.cut_for(), Some(CutReason::PodGone));
+        drop(new);
+        bed.connections.all_left(&after).await;
+    });
+}

@@ -216,6 +216,18 @@ in_namespaces! {
         });
     }
 
+    /// It had long when it was removed, and now the proxy itself must end.
+    fn a_removed_pod_ends_no_later_than_its_proxy() {
+        with_neighbours(|_, pods| {
+            let runtime = runtime();
+            let mut stream = runtime.block_on(pods.talk(pods.server.v4));
+            pods.proxy.remove(&pods.server, 2 * world::PATIENCE);
+            pods.proxy.end_by(Duration::from_millis(300));
+            let ended_after = runtime.block_on(ping_to_the_end(&mut stream));
+            assert!(ended_after >= Duration::from_millis(250), "ended after {ended_after:?}");
+        });
+    }
+
     fn a_removed_pod_ends_at_its_deadline() {
         with_neighbours(|_, pods| {
             let runtime = runtime();

@@ -325,6 +325,11 @@ impl Proxy {
         self.commands.blocking_send(Command::Remove { uid, deadline }).ok().unwrap();
     }
 
+    /// The proxy itself must end by then.
+    pub(crate) fn end_by(&self, deadline: Duration) {
+        self.commands.blocking_send(Command::EndBy(deadline)).ok().unwrap();
+    }
+
     pub(crate) fn list(&self) -> Vec<admin::Connection> {
         let (answer, list) = oneshot::channel();
         self.commands.blocking_send(Command::List(answer)).ok().unwrap();

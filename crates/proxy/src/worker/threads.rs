@@ -83,6 +83,13 @@ impl Threads {
         tell(&self.dns, dns::Command::Stop).await;
     }
 
+    /// Has the connections of pods that were given up end by then.
+    pub(super) async fn end_by(&self, deadline: Duration) {
+        for thread in &self.data {
+            tell(thread, Command::EndBy(deadline)).await;
+        }
+    }
+
     /// Waits until all threads have ended; an error when one panicked.
     pub(super) async fn finished(&mut self) -> Result<(), oneshot::error::RecvError> {
         while let Some(ended) = self.running.next().await {

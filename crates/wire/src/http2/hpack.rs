@@ -40,6 +40,10 @@ pub(super) enum HpackError {
     Resize,
 }
 
+/// Changes of the table's size at the beginning of a block: the smallest since the last block, and
+/// the last (RFC 7541 section 4.2).
+const SIZES_OF_BLOCK: u8 = 2;
+
 /// The receiving side's table.
 #[derive(Debug)]
 pub(super) struct Decoder {
@@ -67,19 +71,20 @@ impl Decoder {
     /// Reads a whole block. `most`: bytes of its fields with their cost.
     pub(super) fn decode(&mut self, block: Bytes, most: usize) -> Result<Block, HpackError> {
         let mut from = Reader(block);
-        let (mut fields, mut bytes, mut is_first) = (Vec::new(), 0usize, true);
+        let (mut fields, mut bytes, mut sizes_left) = (Vec::new(), 0usize, SIZES_OF_BLOCK);
         while let Some(first) = from.0.first().copied() {
             let (index_bits, is_kept) = match first {
                 0x80.. => (7, false),
                 0x40.. => (6, true),
-                0x20.. if is_first => {
+                0x20.. if sizes_left > 0 => {
+                    sizes_left -= 1;
                     self.resize(from.number(5)?)?;
                     continue;
                 }
                 0x20.. => return Err(HpackError::Resize),
                 _ => (4, false),
             };
-            is_first = false;
+            sizes_left = 0;
             let index = from.number(index_bits)?;
             if bytes > most && first >= 0x80 {
                 // Nobody takes it; all that is left to find out is whether the block can be read.
@@ -411,6 +416,7 @@ mod tests {
             ("0081 00", HpackError::Huffman),
             ("823f 01", HpackError::Resize),
             ("3fe2 1f", HpackError::Resize),
+            ("20 21 22 82", HpackError::Resize),
         ];
         for (block, error) in cases {
             assert_eq!(Decoder::new().decode(hex(block), MOST), Err(error), "{block}");

@@ -25,9 +25,12 @@ const MAX_REPLY_BYTES: usize = 64 * 1024;
 const MAX_EMPTY_FRAMES: u32 = 100;
 /// Frames that one block of fields may come in.
 const MAX_CONTINUATIONS: u32 = 64;
-/// Blocks of fields in a row that are of no use. Some requests may come before the client knows how
-/// many it may open.
+/// Blocks of fields that are of no use, less those that are forgiven. Some requests may come before
+/// the client knows how many it may open.
 const MAX_USELESS: u32 = 1000;
+/// How many of them each is forgiven that is as it should be. Honest peers send fewer: one that
+/// crosses our reset of its stream.
+const FORGIVEN: u32 = 8;
 /// Entries of one frame of SETTINGS, which has six names.
 const MAX_SETTINGS: usize = 64;
 
@@ -310,6 +313,9 @@ impl Session {
         }
         self.last_theirs = stream;
         if self.leaving == Leaving::Done {
+            if fields.is_some() {
+                self.count_useless()?;
+            }
             return Ok(Step::Read);
         }
         // Those count that our side still has to do with: who opens and resets streams without end
@@ -325,7 +331,7 @@ impl Session {
         new.has_ended = is_last;
         self.streams.push(new);
         if let Some(head) = fields.and_then(Request::of) {
-            self.useless = 0;
+            self.useless = self.useless.saturating_sub(FORGIVEN);
             return Ok(Step::Event(Event::Request { stream, head, is_last }));
         }
         let before = self.output.len();
@@ -346,13 +352,12 @@ impl Session {
     /// more, a request that is none, more fields than are taken, 1xx.
     ///
     /// Who knows our limits hardly ever sends such. Each costs our side more than the peer, so that
-    /// many in a row end the connection. A request or an answer that is as it should be begins a
-    /// new row.
+    /// many more than are forgiven end the connection.
     fn count_useless(&mut self) -> Result<(), Fault> {
         self.useless += 1;
         let is_flood = self.useless > MAX_USELESS;
         if is_flood {
-            Err(CALM.because("no request or answer that it sends is of use"))
+            Err(CALM.because("hardly a block of fields that it sends is of use"))
         } else {
             Ok(())
         }
@@ -385,7 +390,7 @@ impl Session {
         }
         it.is_answered = true;
         it.has_ended = is_last;
-        self.useless = 0;
+        self.useless = self.useless.saturating_sub(FORGIVEN);
         Ok(Step::Event(Event::Response { stream, head, is_last }))
     }
 

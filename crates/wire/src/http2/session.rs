@@ -199,7 +199,7 @@ pub struct Session {
     pub(super) says_no_table: bool,
     /// Empty frames of DATA in a row.
     pub(super) empty_frames: u32,
-    /// Blocks of fields in a row that were of no use.
+    /// Blocks of fields that were of no use and are not forgiven.
     pub(super) useless: u32,
     /// What has to be sent.
     pub(super) output: BytesMut,

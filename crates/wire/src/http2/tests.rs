@@ -214,6 +214,42 @@ fn who_leaves_takes_what_is_under_way_and_nothing_more() {
     assert!(server.session.has_left());
 }
 
+/// The client knows that it may open none, and one that is open keeps the connection. So what it
+/// opens nevertheless is taken for a flood, as what comes for streams that are no more is.
+#[test]
+fn streams_for_who_has_left_are_a_flood() {
+    let (mut client, mut server, _stream) = opened();
+    server.session.leave();
+    exchange(&mut client, &mut server);
+    exchange(&mut client, &mut server);
+    let block = encode_connect("a:1", &HeaderMap::new());
+    let open = |number: u32| raw(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &block);
+    server.read(&(10..1010).flat_map(open).collect::<Vec<u8>>());
+    assert_eq!((server.heard().len(), server.fault), (0, None));
+    server.read(&open(1010));
+    assert_eq!(server.fault.map(|it| it.reason), Some(Reason::ENHANCE_YOUR_CALM));
+}
+
+/// Eight are forgiven for each request that is as it should be, and no more: else a request of a
+/// few bytes would have a thousand blocks forgiven that cost far more than it.
+#[test]
+fn a_good_request_now_and_then_hides_no_flood() {
+    let block = encode_connect("a:1", &HeaderMap::new());
+    for (useless, is_flood) in [(8, false), (9, true)] {
+        let mut server = served(&[]);
+        let mut number = 1;
+        for _ in 0..1100 {
+            number += 2;
+            server.read(&raw(kind::HEADERS, flag::END_HEADERS, number, &block));
+            server.session.close(number);
+            server.read(&raw(kind::HEADERS, flag::END_HEADERS, number, &[0x86]).repeat(useless));
+            server.session.take_output();
+        }
+        let reason = server.fault.map(|it| it.reason);
+        assert_eq!(reason, is_flood.then_some(Reason::ENHANCE_YOUR_CALM), "{useless}");
+    }
+}
+
 #[test]
 fn streams_count_until_our_side_has_let_go_of_them() {
     let (mut client, mut server) = pair();
@@ -433,7 +469,8 @@ fn a_client_counts_what_is_refused_in_a_row() {
     assert_eq!(client.fault.map(|it| it.reason), Some(Reason::ENHANCE_YOUR_CALM));
 }
 
-/// Answers that are none yet, and fields for a stream that is no more.
+/// Answers that are none yet (1xx, of which a tunnel has no use), and fields for a stream that is no
+/// more.
 #[test]
 fn a_client_counts_what_is_of_no_use_in_a_row() {
     let answer = |block: &[u8]| raw(kind::HEADERS, flag::END_HEADERS, 1, block);
