@@ -19,6 +19,7 @@ mod objects;
 mod plan;
 mod port_forward;
 mod probe;
+mod publish;
 mod registries;
 mod settle;
 mod status;

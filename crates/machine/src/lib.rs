@@ -78,7 +78,10 @@ pub use kubernetes_api::{
 pub use node::services::{Endpoint, PortView, ServiceView};
 pub use pod_object::complete_pod;
 pub use processes::{ProcessInfo, processes};
-pub use publish::{PublishError, Published, PublishedError, bind, publish};
+pub use publish::{
+    Destination, PublishError, Published, PublishedError, asked_by_service, bind, publish,
+    publish_of_service,
+};
 pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};
 pub use registry::{ContainerStatus, Occurrences, Phase, PodStatus, WatchError};

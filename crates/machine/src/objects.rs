@@ -6,6 +6,7 @@
 
 mod admit;
 mod change;
+mod node_ports;
 mod pod_fields;
 mod store;
 #[cfg(test)]

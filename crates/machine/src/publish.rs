@@ -1,24 +1,27 @@
-//! Ports of the host that lead to gateways of the machine.
+//! Ports of the host that lead to gateways and services of the machine.
 //!
 //! A machine's networks have no link to the host's. So the user's command opens the sockets where
-//! it runs itself, and hands them to process 1, which connects what comes to the gateway's address
-//! from within a node. Nothing is opened that the user did not name, and a port leads to no other
-//! address than that of its Gateway.
+//! it runs itself, and hands them to process 1, which connects what comes to the gateway's or the
+//! service's address from within a node. Nothing is opened that neither a flag nor the type of a
+//! service names, and a port leads to nothing else than it names.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
+use ambit_net::nftables::Protocol;
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
 use ambit_net::socket::{ListenOptions, tcp_listener};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -26,35 +29,62 @@ use tokio::time::{sleep, timeout};
 
 use crate::accepting::ACCEPT_PAUSE;
 use crate::layout::Layout;
+use crate::node::services::{Endpoint, PortView, views};
 use crate::objects::{Kind, ObjectRef};
 use crate::ownership::{OwnershipError, check_state_directory};
-use crate::state::Machine;
+use crate::state::{Machine, Objects};
 
 /// Longest message between the command and process 1.
 const PACKET_SIZE_MAX_BYTES: usize = 4096;
 /// Connections that one published port carries at once; others wait.
 const CONNECTIONS_MAX: usize = 1024;
-/// How long a gateway may take to accept a connection.
+/// Answers of process 1.
+const DONE: &[u8; 1] = b"1";
+const NOT_DONE: &[u8; 1] = b"0";
+/// How long a gateway or a service may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The namespace of a Gateway where none is written.
+/// The namespace where none is written.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// A port of the host, and the listener of a Gateway to which it leads.
+/// A port of the host, and where it leads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     /// Where the host listens.
     pub address: SocketAddr,
-    /// The Gateway's namespace.
+    /// Of what kind it is.
+    pub to: Destination,
+    /// Its namespace.
     pub namespace: String,
-    /// The Gateway's name.
-    pub gateway: String,
-    /// The port of its listener.
+    /// Its name.
+    pub name: String,
+    /// The port of the Gateway's listener, or of the service.
     pub port: u16,
+}
+
+/// What a port of the host can lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Destination {
+    /// A listener of a Gateway.
+    Gateway,
+    /// A service.
+    Service,
+}
+
+impl Destination {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Gateway => Kind::Gateway,
+            Self::Service => Kind::Service,
+        }
+    }
 }
 
 /// What is no publication.
 #[derive(Debug, thiserror::Error)]
-#[error("{written:?}: {what}; write [IP:]PORT=[NAMESPACE/]GATEWAY/PORT, as in 8443=ingress/443")]
+#[error(
+    "{written:?}: {what}; write [IP:]PORT=[NAMESPACE/]SERVICE:PORT, or a / before the port of a \
+     Gateway, as in 8443=ingress/443"
+)]
 pub struct PublishedError {
     written: String,
     what: &'static str,
@@ -97,8 +127,8 @@ pub enum PublishError {
 
 impl fmt::Display for Published {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, namespace, gateway, port } = self;
-        write!(f, "{address} leads to Gateway {namespace}/{gateway} port {port}")
+        let Self { address, to, namespace, name, port } = self;
+        write!(f, "{address} leads to {} {namespace}/{name} port {port}", to.kind().name())
     }
 }
 
@@ -118,27 +148,56 @@ impl FromStr for Published {
                 address.ok_or_else(|| wrong("before the `=` is neither a port nor IP:PORT"))?
             }
         };
-        let (name, port) =
-            meant.rsplit_once('/').ok_or_else(|| wrong("the Gateway has no port"))?;
-        let port = number(port).ok_or_else(|| wrong("the Gateway's port is none"))?;
-        let (namespace, gateway) = name.split_once('/').unwrap_or((DEFAULT_NAMESPACE, name));
-        if namespace.is_empty() || gateway.is_empty() || gateway.contains('/') {
-            return Err(wrong("the Gateway has no name"));
+        let (to, (name, port)) = match (meant.rsplit_once(':'), meant.rsplit_once('/')) {
+            (Some(service), _) => (Destination::Service, service),
+            (None, Some(gateway)) => (Destination::Gateway, gateway),
+            (None, None) => return Err(wrong("what it leads to has no port")),
+        };
+        let port = number(port).ok_or_else(|| wrong("the port that it leads to is none"))?;
+        let (namespace, name) = name.split_once('/').unwrap_or((DEFAULT_NAMESPACE, name));
+        if namespace.is_empty() || name.is_empty() || name.contains(['/', ':']) {
+            return Err(wrong("what it leads to has no name"));
         }
-        let (namespace, gateway) = (namespace.to_owned(), gateway.to_owned());
-        Ok(Self { address, namespace, gateway, port })
+        Ok(Self { address, to, namespace: namespace.to_owned(), name: name.to_owned(), port })
     }
+}
+
+/// The ports of the loopback that a service's type asks for: its node ports, and a load balancer's
+/// own ports. UDP is not carried.
+pub fn asked_by_service(service: &Value) -> Vec<Published> {
+    let text = |pointer| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let is_balanced = match text("/spec/type") {
+        "LoadBalancer" => true,
+        "NodePort" => false,
+        _ => return Vec::new(),
+    };
+    let mut asked = Vec::new();
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
+    for it in ports.filter(|it| it["protocol"].as_str().unwrap_or("TCP") == "TCP") {
+        let number = |field: &str| u16::try_from(it[field].as_u64()?).ok().filter(|it| *it != 0);
+        let Some(port) = number("port") else { continue };
+        let of_host = [Some(port).filter(|_| is_balanced), number("nodePort")];
+        asked.extend(of_host.into_iter().flatten().map(|of_host| Published {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, of_host)),
+            to: Destination::Service,
+            namespace: text("/metadata/namespace").to_owned(),
+            name: text("/metadata/name").to_owned(),
+            port,
+        }));
+    }
+    asked
 }
 
 /// Opens the sockets of publications, where this process is.
 pub fn bind(all: &[Published]) -> Result<Vec<TcpListener>, PublishError> {
+    all.iter().map(bind_one).collect()
+}
+
+fn bind_one(published: &Published) -> Result<TcpListener, PublishError> {
     let options = ListenOptions { v6only: true, ..ListenOptions::default() };
-    let open = |it: &Published| {
-        let address = it.address;
-        let opened = tcp_listener(address, &options);
-        opened.map_err(|source| PublishError::Listen { address, source })
-    };
-    all.iter().map(open).collect()
+    let address = published.address;
+    let opened = tcp_listener(address, &options);
+    opened.map_err(|source| PublishError::Listen { address, source })
 }
 
 /// Hands the sockets to a machine, which keeps them to its end.
@@ -147,22 +206,56 @@ pub async fn publish(
     all: &[Published],
     sockets: Vec<TcpListener>,
 ) -> Result<(), PublishError> {
+    for (published, listener) in all.iter().zip(sockets) {
+        let order = Order { published: published.clone(), may_move: false };
+        ask(layout, &order, Some(listener)).await?;
+    }
+    Ok(())
+}
+
+/// Opens a port that the type of a service asks for, and hands it to a machine. One that the
+/// machine has already for a service leads to this one from now on. Whether it was opened now.
+pub async fn publish_of_service(
+    layout: &Layout,
+    published: &Published,
+) -> Result<bool, PublishError> {
+    let order = Order { published: published.clone(), may_move: true };
+    if ask(layout, &order, None).await? {
+        return Ok(false);
+    }
+    let listener = bind_one(published)?;
+    ask(layout, &order, Some(listener)).await?;
+    Ok(true)
+}
+
+/// What the command asks of process 1.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Order {
+    published: Published,
+    /// Another order may have it lead elsewhere: the type of a service asks for it, and not a flag.
+    may_move: bool,
+}
+
+/// Whether process 1 does so: with a socket always.
+async fn ask(
+    layout: &Layout,
+    order: &Order,
+    listener: Option<TcpListener>,
+) -> Result<bool, PublishError> {
     check_state_directory(layout.root())?;
     let socket = layout.publish_socket();
     let unreachable = |source| PublishError::Unreachable { socket: socket.clone(), source };
-    for (published, listener) in all.iter().zip(sockets) {
-        let connection = Connection::connect(&socket).map_err(unreachable)?;
-        let peer = connection.peer_credentials().map_err(unreachable)?;
-        if !peer.is_own_or_root() {
-            return Err(PublishError::Foreign { socket, uid: peer.uid });
-        }
-        let text = serde_json::to_vec(published).expect("a publication can be written as JSON");
-        connection.send(&text, &[listener.as_fd()]).await.map_err(PublishError::Broken)?;
-        // Any answer says that it is taken.
-        let mut answer = [0; 1];
-        connection.receive(&mut answer).await.map_err(PublishError::Broken)?;
+    let connection = Connection::connect(&socket).map_err(unreachable)?;
+    let peer = connection.peer_credentials().map_err(unreachable)?;
+    if !peer.is_own_or_root() {
+        return Err(PublishError::Foreign { socket, uid: peer.uid });
     }
-    Ok(())
+    let text = serde_json::to_vec(order).expect("an order can be written as JSON");
+    let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
+    connection.send(&text, &fds).await.map_err(PublishError::Broken)?;
+    let mut answer = [0; 1];
+    let said = connection.receive(&mut answer).await.map_err(PublishError::Broken)?;
+    Ok(said.length == 1 && answer == *DONE)
 }
 
 /// Starts to take sockets, on a thread of its own: what passes must not wait while the controllers
@@ -174,11 +267,11 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
         let _entered = runtime.enter();
         Listener::bind(&path).with_context(|| format!("listen at {}", path.display()))?
     };
-    let machine = Arc::clone(machine);
+    let (machine, ways) = (Arc::clone(machine), Arc::new(Ways::default()));
     let accepting = async move {
         loop {
             match listener.accept().await {
-                Ok(caller) => drop(tokio::spawn(take(Arc::clone(&machine), caller))),
+                Ok(caller) => drop(tokio::spawn(take(machine.clone(), ways.clone(), caller))),
                 Err(error) => {
                     tracing::error!(%error, "cannot take a port to publish; waiting");
                     sleep(ACCEPT_PAUSE).await;
@@ -192,48 +285,101 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes a socket, and carries what comes to it.
-async fn take(machine: Arc<Machine>, caller: Connection) {
-    match taken(&caller).await {
-        Ok((published, socket)) => {
-            tracing::info!(%published, "published");
-            let told = caller.send(b"1", &[]).await;
-            if let Err(error) = told {
-                tracing::debug!(%error, "the command was gone before its answer");
-            }
-            drop(caller);
-            carry(machine, published, socket).await;
-        }
-        Err(error) => tracing::warn!(error = format!("{error:#}"), "a port is not published"),
+/// The ports that are open, and where each leads now.
+#[derive(Default)]
+struct Ways(Mutex<HashMap<SocketAddr, Arc<Way>>>);
+
+/// Where a port leads now.
+struct Way {
+    to: Mutex<Arc<Published>>,
+    may_move: bool,
+}
+
+impl Way {
+    fn to(&self) -> Arc<Published> {
+        self.to.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-async fn taken(caller: &Connection) -> anyhow::Result<(Published, tokio::net::TcpListener)> {
-    let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
-    let packet = caller.receive(&mut buffer).await?;
-    let published = serde_json::from_slice(&buffer[..packet.length])?;
-    let [socket]: [OwnedFd; 1] =
-        packet.fds.try_into().map_err(|_| anyhow::anyhow!("it has not one socket"))?;
-    let socket = TcpListener::from(socket);
-    socket.set_nonblocking(true)?;
-    Ok((published, tokio::net::TcpListener::from_std(socket)?))
+impl Ways {
+    fn all(&self) -> MutexGuard<'_, HashMap<SocketAddr, Arc<Way>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a port that is open for a service lead to another one; whether it does.
+    fn lead(&self, order: &Order) -> bool {
+        let all = self.all();
+        let Some(way) = all.get(&order.published.address) else { return false };
+        let is_it = way.to().as_ref() == &order.published;
+        let may = is_it || way.may_move && order.may_move;
+        if may {
+            let to = Arc::new(order.published.clone());
+            *way.to.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        }
+        may
+    }
+
+    /// Enters a port that was opened.
+    fn open(&self, order: Order) -> Arc<Way> {
+        let Order { published, may_move } = order;
+        let address = published.address;
+        let way = Arc::new(Way { to: Mutex::new(Arc::new(published)), may_move });
+        self.all().insert(address, Arc::clone(&way));
+        way
+    }
 }
 
-/// Connects what comes to the gateway, for as long as the machine lives.
-async fn carry(machine: Arc<Machine>, published: Published, socket: tokio::net::TcpListener) {
+/// Takes an order: opens a way with the socket that came along, or looks for one that is open.
+async fn take(machine: Arc<Machine>, ways: Arc<Ways>, caller: Connection) {
+    let way = match taken(&caller).await {
+        Ok((order, Some(socket))) => Some((ways.open(order), socket)),
+        Ok((order, None)) if ways.lead(&order) => None,
+        Ok((_, None)) => return tell(&caller, NOT_DONE).await,
+        Err(error) => {
+            let error = format!("{error:#}");
+            return tracing::warn!(error, "a port is not published");
+        }
+    };
+    tell(&caller, DONE).await;
+    drop(caller);
+    if let Some((way, socket)) = way {
+        tracing::info!(published = %way.to(), "published");
+        carry(machine, way, socket).await;
+    }
+}
+
+async fn tell(caller: &Connection, answer: &[u8]) {
+    if let Err(error) = caller.send(answer, &[]).await {
+        tracing::debug!(%error, "the command was gone before its answer");
+    }
+}
+
+async fn taken(caller: &Connection) -> anyhow::Result<(Order, Option<tokio::net::TcpListener>)> {
+    let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
+    let packet = caller.receive(&mut buffer).await?;
+    let order = serde_json::from_slice(&buffer[..packet.length])?;
+    let mut sockets = packet.fds;
+    ensure!(sockets.len() <= 1, "it has more than one socket");
+    let Some(socket) = sockets.pop() else { return Ok((order, None)) };
+    let socket = TcpListener::from(socket);
+    socket.set_nonblocking(true)?;
+    Ok((order, Some(tokio::net::TcpListener::from_std(socket)?)))
+}
+
+/// Connects what comes to where the port leads, for as long as the machine lives.
+async fn carry(machine: Arc<Machine>, way: Arc<Way>, socket: tokio::net::TcpListener) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let published = Arc::new(published);
     loop {
         let held = Arc::clone(&room).acquire_owned().await.expect("nobody closes it");
         let client = match socket.accept().await {
             Ok((client, _)) => client,
             Err(error) => {
-                tracing::warn!(%error, %published, "cannot accept; waiting");
+                tracing::warn!(%error, published = %way.to(), "cannot accept; waiting");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let (machine, published) = (Arc::clone(&machine), Arc::clone(&published));
+        let (machine, published) = (Arc::clone(&machine), way.to());
         tokio::spawn(async move {
             if let Err(error) = join(machine, Arc::clone(&published), client).await {
                 let error = format!("{error:#}");
@@ -255,28 +401,60 @@ async fn join(
     let address = tokio::task::spawn_blocking(move || address(&of, &wanted)).await??;
     let netns = machine.members.get(&machine.record.nodes[0]).context("there is no node")?;
     let connecting = timeout(CONNECT_TIMEOUT, connect(netns, address));
-    let connected = connecting.await.context("the gateway does not accept in time")?;
-    let mut gateway = connected.with_context(|| format!("connect to {address}"))?;
+    let connected = connecting.await.context("nobody accepts in time")?;
+    let mut server = connected.with_context(|| format!("connect to {address}"))?;
     client.set_nodelay(true)?;
-    gateway.set_nodelay(true)?;
-    if let Err(error) = copy_bidirectional(&mut client, &mut gateway).await {
+    server.set_nodelay(true)?;
+    if let Err(error) = copy_bidirectional(&mut client, &mut server).await {
         tracing::debug!(%error, %to, "a connection from the host broke");
     }
     Ok(())
 }
 
-/// The address at which the Gateway is now.
+/// The address at which it is now.
 fn address(machine: &Machine, to: &Published) -> anyhow::Result<SocketAddr> {
-    let Published { namespace, gateway, port, .. } = to;
+    let Published { namespace, name, port, .. } = to;
+    let kind = to.to.kind();
     let objects = machine.objects();
-    let object = objects.store.object(&ObjectRef::new(Kind::Gateway, Some(namespace), gateway));
-    let object = object.with_context(|| format!("there is no Gateway {namespace}/{gateway}"))?;
-    let addresses = object.pointer("/status/addresses").and_then(serde_json::Value::as_array);
-    let mut addresses = addresses.into_iter().flatten().filter_map(|it| it["value"].as_str());
-    let first = addresses.find_map(|it| it.parse::<IpAddr>().ok());
-    let first =
-        first.with_context(|| format!("Gateway {namespace}/{gateway} has no address yet"))?;
-    Ok(SocketAddr::new(first, *port))
+    let object = ObjectRef::new(kind, Some(namespace), name);
+    let value = objects.store.object(&object);
+    let value = value.with_context(|| format!("there is no {object}"))?;
+    match to.to {
+        Destination::Gateway => {
+            let all = value.pointer("/status/addresses").and_then(Value::as_array);
+            let mut all = all.into_iter().flatten().filter_map(|it| it["value"].as_str());
+            let first = all.find_map(|it| it.parse::<IpAddr>().ok());
+            let first = first.with_context(|| format!("{object} has no address yet"))?;
+            Ok(SocketAddr::new(first, *port))
+        }
+        Destination::Service => address_of(&objects, &object, value, *port),
+    }
+}
+
+/// The address of a service, or of one of its pods where it has none.
+fn address_of(
+    objects: &Objects,
+    object: &ObjectRef,
+    service: &Value,
+    port: u16,
+) -> anyhow::Result<SocketAddr> {
+    let namespace = object.namespace.as_deref();
+    let near = objects.store.of_plural("pods");
+    let near = near.filter(|(it, _)| it.namespace.as_deref() == namespace);
+    let all = views([(object, service)].into_iter(), near, &objects.reported);
+    let view = all.first().with_context(|| format!("{object} cannot be read"))?;
+    let is_it = |it: &PortView| it.protocol == Protocol::Tcp && it.port == port;
+    let at = view.ports.iter().position(is_it);
+    let at = at.with_context(|| format!("{object} has no TCP port {port}"))?;
+    if let Some(address) = view.addresses.first() {
+        return Ok(SocketAddr::new(*address, port));
+    }
+    let lead = |it: &Endpoint| {
+        let port = it.ports.get(at).copied().flatten()?;
+        Some(SocketAddr::new(*it.addresses.first()?, port))
+    };
+    let mut ready = view.endpoints.iter().filter(|it| it.ready);
+    ready.find_map(lead).with_context(|| format!("no pod of {object} is ready"))
 }
 
 /// A socket belongs to where it was made, not to where it is used.
@@ -290,6 +468,8 @@ async fn connect(netns: &NetNs, address: SocketAddr) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -309,13 +489,64 @@ mod tests {
         check("8443=edge/web/443", Ok("127.0.0.1:8443 leads to Gateway edge/web port 443"));
         check("0.0.0.0:80=web/8080", Ok("0.0.0.0:80 leads to Gateway default/web port 8080"));
         check("[::1]:80=web/80", Ok("[::1]:80 leads to Gateway default/web port 80"));
+        check("8080=web:80", Ok("127.0.0.1:8080 leads to Service default/web port 80"));
+        check("[::1]:80=shop/web:80", Ok("[::1]:80 leads to Service shop/web port 80"));
         check("8443", Err("no `=`"));
         check("0=web/80", Err("neither a port"));
         check("localhost:80=web/80", Err("neither a port"));
         check("80=web", Err("has no port"));
-        check("80=web/http", Err("port is none"));
-        check("80=web/0", Err("port is none"));
+        check("80=web/http", Err("port that it leads to is none"));
+        check("80=web/0", Err("port that it leads to is none"));
+        check("80=web:http", Err("port that it leads to is none"));
         check("80=/80", Err("has no name"));
+        check("80=:80", Err("has no name"));
         check("80=a/b/c/80", Err("has no name"));
+        check("80=a/b:c:80", Err("has no name"));
+        check("80=a/b/c:80", Err("has no name"));
+    }
+
+    #[test]
+    fn the_type_of_a_service_asks_for_ports() {
+        let check = |spec: Value, expected: &[&str]| {
+            let service = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": spec});
+            let asked = asked_by_service(&service);
+            let asked: Vec<_> = asked.iter().map(ToString::to_string).collect();
+            assert_eq!(asked, expected);
+        };
+        let ports = json!([{"port": 80, "nodePort": 30_080},
+            {"port": 53, "nodePort": 30_053, "protocol": "UDP"}]);
+        check(json!({"ports": ports}), &[]);
+        check(
+            json!({"type": "NodePort", "ports": ports}),
+            &["127.0.0.1:30080 leads to Service shop/web port 80"],
+        );
+        check(
+            json!({"type": "LoadBalancer", "ports": ports}),
+            &[
+                "127.0.0.1:80 leads to Service shop/web port 80",
+                "127.0.0.1:30080 leads to Service shop/web port 80",
+            ],
+        );
+        check(
+            json!({"type": "LoadBalancer", "ports": [{"port": 80}]}),
+            &["127.0.0.1:80 leads to Service shop/web port 80"],
+        );
+    }
+
+    #[test]
+    fn a_port_of_a_service_can_lead_to_another() {
+        let order =
+            |written: &str, may_move| Order { published: written.parse().unwrap(), may_move };
+        let ways = Ways::default();
+        assert!(!ways.lead(&order("80=web:80", true)), "it is not open");
+        let way = ways.open(order("80=web:80", true));
+        assert!(ways.lead(&order("80=web:80", true)));
+        assert!(ways.lead(&order("80=other:80", true)));
+        assert_eq!(way.to().name, "other");
+        // What a flag has opened stays where it leads.
+        let way = ways.open(order("81=web:80", false));
+        assert!(ways.lead(&order("81=web:80", true)));
+        assert!(!ways.lead(&order("81=other:80", true)));
+        assert_eq!(way.to().name, "web");
     }
 }

@@ -9,7 +9,7 @@ use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use super::{findings, settle};
+use super::{findings, publish, settle};
 use crate::args::{ApplyArgs, DeleteArgs, ManifestArgs, Target};
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
@@ -117,7 +117,17 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     let images = import(&client, images, args.dry_run).await?;
     let changes = client.apply_with_images(objects, images, args.dry_run).await?;
     print(&changes, args.dry_run)?;
-    take_effect(&args, &client, &changes).await
+    let code = take_effect(&args, &client, &changes).await?;
+    if !args.dry_run {
+        let is_meant = |namespace: &str, name: &str| {
+            let mut services = changes.changes.iter().filter(|it| it.object.plural == "services");
+            services.any(|it| {
+                it.object.name == name && it.object.namespace.as_deref() == Some(namespace)
+            })
+        };
+        publish::open_asked(&client, is_meant).await?;
+    }
+    Ok(code)
 }
 
 /// What these arguments mean, and what the machine knows besides.

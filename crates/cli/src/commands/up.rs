@@ -11,16 +11,13 @@ use std::time::{Duration, Instant};
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
 use ambit_machine::layout::Layout;
-use ambit_machine::{
-    Client, HostPath, ImageArguments, ImportError, Progress, Published, UpConfig, WaitError,
-};
-use ambit_manifest::gateway::sets::ListenerSet;
-use ambit_manifest::{Object, Typed};
+use ambit_machine::{Client, HostPath, ImageArguments, ImportError, Progress, UpConfig, WaitError};
+use ambit_manifest::Typed;
 use ambit_wire::admin::FailingPod;
 use anyhow::{Context, Result, anyhow, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::findings;
+use super::{findings, publish};
 use crate::args::{DemoArgs, Report, StateArgs, UpArgs};
 
 /// How long the pods of a new mesh may take to become ready.
@@ -34,7 +31,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let images = args.images.read()?;
     let config = config(&args, &images)?;
     super::change::check(&manifests, &nodes(args.nodes)?, &images)?;
-    published(&args.publish, &manifests.objects)?;
+    publish::check(&args.publish, &manifests.objects, !args.no_mesh)?;
     // Before anything is started that would have to be taken down again.
     let sockets = ambit_machine::bind(&args.publish)?;
     let api = args.kubernetes_api.map(ambit_machine::bind_kubernetes_api).transpose()?;
@@ -83,6 +80,9 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         born.layout.root().display()
     ));
     tell_ways(&args, &born.layout);
+    if let Err(error) = publish::open_asked(&client, |_, _| true).await {
+        tell(format_args!("warning: ports of services are not open: {error:#}"));
+    }
     if args.detach {
         return Ok(if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -104,53 +104,6 @@ fn tell_ways(args: &UpArgs, layout: &Layout) {
         let path = layout.kubeconfig();
         tell(format_args!("        kubectl reads it with KUBECONFIG={}", path.display()));
     }
-}
-
-/// Whether each publication leads to a listener of a Gateway among the objects, or of a
-/// ListenerSet.
-fn published(all: &[Published], objects: &[Object]) -> Result<()> {
-    for it in all {
-        let named = objects.iter().find_map(|object| match &object.typed {
-            Typed::Gateway(gateway) => {
-                let metadata = &gateway.metadata;
-                let namespace = metadata.namespace.as_deref().unwrap_or("default");
-                let is_named = metadata.name.as_deref() == Some(&it.gateway);
-                (is_named && namespace == it.namespace).then_some(gateway)
-            }
-            _ => None,
-        });
-        let Published { namespace, gateway, port, .. } = it;
-        let Some(found) = named else {
-            bail!("--publish: there is no Gateway {namespace}/{gateway} among the manifests");
-        };
-        let own = found.spec.listeners.iter();
-        let added = sets(objects, namespace, gateway).flat_map(|it| &it.spec.listeners);
-        let here = own.chain(added).filter(|listener| listener.port == i32::from(*port));
-        let protocols: Vec<&str> = here.map(|listener| listener.protocol.as_str()).collect();
-        if protocols.is_empty() {
-            bail!("--publish: Gateway {namespace}/{gateway} has no listener at port {port}");
-        }
-        if protocols.iter().all(|protocol| *protocol == "UDP") {
-            bail!(
-                "--publish: port {port} of Gateway {namespace}/{gateway} takes UDP, and only TCP \
-                 can be published"
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The ListenerSets that name a Gateway.
-fn sets<'a>(
-    objects: &'a [Object],
-    namespace: &'a str,
-    gateway: &'a str,
-) -> impl Iterator<Item = &'a ListenerSet> {
-    let all = objects.iter().filter_map(|object| match &object.typed {
-        Typed::ListenerSet(set) => Some(&**set),
-        _ => None,
-    });
-    all.filter(move |set| set.gateway() == Some((namespace, gateway)))
 }
 
 /// The nodes that there will be, for manifests that name one.

@@ -47,6 +47,7 @@ mod machine;
 mod overload;
 mod plan;
 mod policy;
+mod published;
 mod rate_limit_services;
 mod rate_limits;
 mod registries;

@@ -359,11 +359,6 @@ fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
             let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"]);
             of_job.into_iter().map(|field| format!("spec.jobTemplate.{field}")).collect()
         }
-        ("Service", Some(spec), _) => {
-            let kind = spec.get("type").and_then(Value::as_str);
-            let outside = kind.is_some_and(|kind| kind != "ClusterIP" && kind != "ExternalName");
-            outside.then(|| "spec.type (served as ClusterIP)".to_owned()).into_iter().collect()
-        }
         _ => Vec::new(),
     }
 }
@@ -505,6 +500,7 @@ impl Draft<'_> {
             let number = port.get("port").cloned().unwrap_or_default();
             default_to(port, "/targetPort", number);
         }
+        self.assign_node_ports(object, spec, old)?;
         let families = families(spec);
         let headless = spec.get("clusterIP").and_then(Value::as_str) == Some("None");
         if headless {

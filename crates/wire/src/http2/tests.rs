@@ -469,8 +469,8 @@ fn a_client_counts_what_is_refused_in_a_row() {
     assert_eq!(client.fault.map(|it| it.reason), Some(Reason::ENHANCE_YOUR_CALM));
 }
 
-/// Answers that are none yet (1xx, of which a tunnel has no use), and fields for a stream that is no
-/// more.
+/// Answers that are none yet (1xx, of which a tunnel has no use), and fields for a stream that is
+/// no more.
 #[test]
 fn a_client_counts_what_is_of_no_use_in_a_row() {
     let answer = |block: &[u8]| raw(kind::HEADERS, flag::END_HEADERS, 1, block);
