@@ -561,15 +561,15 @@ mod tests {
         check(Method::PUT, &format!("{pod}/log"), 405, "only read");
         check(Method::DELETE, &format!("{pod}?dryRun=None"), 400, "must be \"All\"");
         check(Method::PUT, &format!("{pod}?fieldValidation=No"), 400, "none of Ignore");
-        let protobuf = Some("application/vnd.kubernetes.protobuf");
+        let content_type = Some("application/cbor");
         let request = Request {
             method: &Method::POST,
             path: "/api/v1/namespaces/a/pods",
             query: "",
             accept: None,
-            content_type: protobuf,
+            content_type,
         };
-        assert_eq!(api().call(&request).expect_err("protobuf").code().as_u16(), 415);
+        assert_eq!(api().call(&request).expect_err("CBOR").code().as_u16(), 415);
     }
 
     #[test]

@@ -175,8 +175,12 @@ fn aggregated(resources: &[Resource], group: &str) -> Value {
             "categories": it.categories(),
         });
         let part = |part: Part| {
-            let of_part = |(group, version, kind): (&str, &str, &str)| json!({"group": group, "version": version, "kind": kind});
-            let kind = part.kind.map_or_else(|| kind.clone(), of_part);
+            let kind = match part.kind {
+                Some((group, version, kind)) => {
+                    json!({"group": group, "version": version, "kind": kind})
+                }
+                None => kind.clone(),
+            };
             json!({"subresource": part.name, "responseKind": kind, "verbs": part.verbs})
         };
         let parts: Vec<Value> = parts(it).into_iter().map(part).collect();

@@ -12,6 +12,7 @@
 //! | `call` | [`Api`]: from a request to a [`Call`], or to the refusal of it |
 //! | `write` | [`Write`]: a change that is asked for, and the object that it makes |
 //! | `patch` | patches: how a body says what changes |
+//! | `protobuf` | bodies in the form that typed clients send |
 //! | `scale` | the number of an object's replicas, as a kind of its own |
 //! | `query` | the parameters of a request |
 //! | `selector` | label selectors and field selectors |
@@ -30,6 +31,7 @@ mod form;
 mod history;
 mod openapi;
 mod patch;
+mod protobuf;
 mod query;
 mod resource;
 mod scale;
@@ -42,6 +44,7 @@ pub use answer::{bookmark, event, initial_end, list, object, scale};
 pub use call::{Api, Call, Listing, Log, Request, Single, Watch};
 pub use history::{Change, ChangeKind, History, Key};
 pub use patch::PatchKind;
+pub use protobuf::{ProtobufError, protobuf};
 pub use resource::Resource;
 pub use status::{Cause, Status, deleted};
 pub use write::{Action, Deletion, GENERATED_LEN, Syntax, UnknownFields, Write};

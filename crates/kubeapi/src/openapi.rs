@@ -7,6 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::patch::{JSON_TYPE, MERGE_TYPE, STRATEGIC_TYPE};
+use crate::protobuf::PROTOBUF_TYPE;
 use crate::resource::Resource;
 
 /// Parameters of requests that write.
@@ -77,7 +78,7 @@ fn operation(resource: &Resource, api_version: &str, action: &str, method: &str)
         "responses": {"default": {"description": "the object, or a Status"}},
     });
     let types: &[&str] = match method {
-        "post" | "put" => &["application/json", "application/yaml"],
+        "post" | "put" => &["application/json", "application/yaml", PROTOBUF_TYPE],
         "patch" if ambit_kustomize::takes_strategic_merge(api_version, resource.kind) => {
             &[JSON_TYPE, MERGE_TYPE, STRATEGIC_TYPE]
         }

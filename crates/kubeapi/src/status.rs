@@ -113,7 +113,10 @@ impl Status {
         };
         let message = format!("{kind} {name:?} is invalid: {all}");
         let mut status = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        let cause = |it: &Cause| json!({"reason": "FieldValueInvalid", "message": it.message, "field": it.field});
+        let cause = |Cause { field, message }: &Cause| {
+            let reason = "FieldValueInvalid";
+            json!({"reason": reason, "message": message, "field": field})
+        };
         status.details = Some(json!({
             "name": name,
             "group": resource.group(),

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::call::{Listing, Request, Single};
 use crate::form::Form;
 use crate::patch::{self, PatchKind};
+use crate::protobuf::PROTOBUF_TYPE;
 use crate::query::Query;
 use crate::resource::Resource;
 use crate::scale;
@@ -110,6 +111,8 @@ pub enum Syntax {
     Json,
     /// As YAML.
     Yaml,
+    /// As Kubernetes' protobuf.
+    Protobuf,
 }
 
 /// What the deletion of an object depends on.
@@ -485,6 +488,7 @@ impl Syntax {
         match name {
             "" | "application/json" | "*/*" => Ok(Self::Json),
             "application/yaml" => Ok(Self::Yaml),
+            PROTOBUF_TYPE => Ok(Self::Protobuf),
             other => Err(Status::unsupported_media_type(&format!(
                 "{other:?} is not read, write application/json or application/yaml"
             ))),
@@ -561,7 +565,10 @@ mod tests {
     fn a_body_fits_its_path() {
         let post = write(&Method::POST, "/api/v1/namespaces/a/pods");
         let made = |body: Value| post.created(body, [0, 1, 2, 3, 4]);
-        let named = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "a"}});
+        let named = |name: &str| {
+            let metadata = json!({"name": name, "namespace": "a"});
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+        };
         check(made(json!({"metadata": {"name": "web", "uid": "u"}})), Ok(named("web")));
         let generated = made(json!({"metadata": {"generateName": "web-"}}));
         assert_eq!(generated.map(|it| it["metadata"]["name"].clone()), Ok(json!("web-bcdfg")));

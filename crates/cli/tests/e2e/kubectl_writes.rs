@@ -97,6 +97,12 @@ fn objects_are_created(client: &Writer) {
     let Answer(status, ..) =
         client.send("POST", "/api/v1/namespaces", "application/yaml", namespace);
     assert_eq!(status, 201, "YAML is read too");
+    // As `kubectl create namespace typed` writes: an envelope with the kind, and the name in it.
+    let typed =
+        "k8s\0\u{a}\u{f}\u{a}\u{2}v1\u{12}\u{9}Namespace\u{12}\u{9}\u{a}\u{7}\u{a}\u{5}typed";
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let Answer(status, _, made) = client.send("POST", "/api/v1/namespaces", protobuf, typed);
+    assert_eq!((status, &made["metadata"]["name"]), (201, &json!("typed")), "{made}");
     let generated = json!({"metadata": {"generateName": "made-"}, "data": {"a": "b"}});
     let Answer(status, _, made) = client.post("/api/v1/namespaces/other/configmaps", &generated);
     let name = made["metadata"]["name"].as_str().unwrap_or_default();
@@ -173,8 +179,9 @@ fn what_is_wrong_is_refused(client: &Writer) {
     client.refused(client.post(nowhere, &deployment("x")), 404, "namespaces \"nowhere\" not found");
     let selector = json!({"spec": {"selector": {"matchLabels": {"app": "other"}}}});
     client.refused(client.patch(WRITTEN, MERGE, &selector), 422, "spec.selector");
+    client.refused(client.send("POST", PODS, "application/cbor", "x"), 415, "application/json");
     let protobuf = "application/vnd.kubernetes.protobuf";
-    client.refused(client.send("POST", PODS, protobuf, "k8s"), 415, "application/json");
+    client.refused(client.send("POST", PODS, protobuf, "k8s"), 400, "protobuf");
     let long = format!("{{\"data\": \"{}\"}}", "x".repeat(3 << 20));
     let config_maps = "/api/v1/namespaces/app/configmaps";
     client.refused(client.send("POST", config_maps, JSON, &long), 413, "at most 3145728 bytes");

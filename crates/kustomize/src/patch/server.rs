@@ -2,7 +2,7 @@
 //!
 //! It differs from kustomize's own merge: elements that the patch does not name stay before those
 //! that they were before, `$setElementOrder` says where the others go, and all of Kubernetes'
-//! directives are obeyed. Both know from `shapes` which lists are merged; of several keys of a list,
+//! directives are obeyed. Both know from `shapes` which lists are merged. Of several keys of a list
 //! an API server merges by the first.
 
 use serde_json::{Map, Value};
@@ -358,7 +358,10 @@ mod tests {
         check(volumes.clone(), json!({"volumes": null}), Ok(json!({})));
         check(volumes.clone(), json!({"$patch": "delete"}), Ok(json!({})));
         check(volumes, json!({"$patch": "merge"}), Err("`$patch: \"merge\"` is unknown here"));
-        let metadata = |finalizers: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"finalizers": finalizers}});
+        let metadata = |finalizers: Value| {
+            let metadata = json!({ "finalizers": finalizers });
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+        };
         let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}});
         assert_eq!(merge(metadata(json!(["a", "b"])), patch), Ok(metadata(json!(["b"]))));
         let patch = json!({"metadata": {"finalizers": ["c", "a"]}});

@@ -1,7 +1,7 @@
 //! The server: connections, requests, and the answer to each.
 //!
-//! Everything is bounded: connections, the time for a handshake, a head and a body, their sizes, the
-//! requests that are worked on at once, and the answers that stay open. A
+//! Everything is bounded: connections, the time for a handshake, a head and a body, their sizes,
+//! the requests that are worked on at once, and the answers that stay open. A
 //! client that may not ask is cut off with its first answer, or if it says nothing: others of the
 //! host must not keep the user out.
 

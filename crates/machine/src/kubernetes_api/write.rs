@@ -68,6 +68,7 @@ fn parse(syntax: Syntax, body: &[u8]) -> Result<Option<Value>, Status> {
         Syntax::Yaml => std::str::from_utf8(body)
             .map_err(|_| "it is not UTF-8".to_owned())
             .and_then(ambit_manifest::one_value),
+        Syntax::Protobuf => ambit_kubeapi::protobuf(body).map_err(|error| error.to_string()),
     };
     parsed.map(Some).map_err(wrong)
 }
