@@ -8,9 +8,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::call::{Listing, Single, Watch};
+use crate::call::Watch;
 use crate::form::{Beside, Form};
 use crate::history::{Change, ChangeKind, Key};
+use crate::request::{Listing, Single};
 use crate::resource::Resource;
 use crate::{scale as scales, table};
 
@@ -177,8 +178,9 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::call::{Api, Call, Request};
+    use crate::call::{Api, Call};
     use crate::history::History;
+    use crate::request::Request;
 
     const PLAIN: &str = "*/*";
     const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::form::{DiscoveryForm, Form};
 use crate::query::Query;
+use crate::request::{Listing, Request, Single};
 use crate::resource::Resource;
 use crate::selector::Selectors;
 use crate::status::Status;
@@ -22,21 +23,6 @@ const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
 const WATCH_MAX: Duration = Duration::from_secs(60 * 60);
 /// The version of the API whose form answers have.
 const API_VERSION: (&str, &str) = ("1", "32");
-
-/// A request, as far as it matters.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// Its method.
-    pub method: &'a Method,
-    /// Its path.
-    pub path: &'a str,
-    /// What follows the `?`; empty without one.
-    pub query: &'a str,
-    /// Its header Accept.
-    pub accept: Option<&'a str>,
-    /// Its header Content-Type.
-    pub content_type: Option<&'a str>,
-}
 
 /// The kinds that a server has, and its own name.
 #[derive(Clone, Debug)]
@@ -71,31 +57,6 @@ pub enum Call {
     Watch(Watch),
     /// What a container has written.
     Log(Log),
-}
-
-/// The objects of a kind that are asked for, and how they are written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
-    /// Their kind.
-    pub resource: Resource,
-    /// Their namespace; without one those of all.
-    pub namespace: Option<String>,
-    pub(crate) api_version: &'static str,
-    pub(crate) selectors: Selectors,
-    pub(crate) form: Form,
-}
-
-/// One object that is asked for, and how it is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Single {
-    /// Its kind.
-    pub resource: Resource,
-    /// Its namespace; empty for one without.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    pub(crate) api_version: &'static str,
-    pub(crate) form: Form,
 }
 
 /// A watch.

@@ -13,7 +13,9 @@
 //! | `write` | [`Write`]: a change that is asked for, and the object that it makes |
 //! | `patch` | patches: how a body says what changes |
 //! | `protobuf` | bodies in the form that typed clients send |
+//! | `apply` | server-side apply: which fields are whose |
 //! | `scale` | the number of an object's replicas, as a kind of its own |
+//! | `request` | [`Request`], and the objects that it names |
 //! | `query` | the parameters of a request |
 //! | `selector` | label selectors and field selectors |
 //! | `discovery` | which groups, versions and kinds there are |
@@ -25,6 +27,7 @@
 //! | `status` | [`Status`]: a refusal, in Kubernetes' words |
 
 mod answer;
+mod apply;
 mod call;
 mod discovery;
 mod form;
@@ -33,6 +36,7 @@ mod openapi;
 mod patch;
 mod protobuf;
 mod query;
+mod request;
 mod resource;
 mod scale;
 mod selector;
@@ -41,10 +45,11 @@ mod table;
 mod write;
 
 pub use answer::{bookmark, event, initial_end, list, object, scale};
-pub use call::{Api, Call, Listing, Log, Request, Single, Watch};
+pub use call::{Api, Call, Log, Watch};
 pub use history::{Change, ChangeKind, History, Key};
 pub use patch::PatchKind;
 pub use protobuf::{ProtobufError, protobuf};
+pub use request::{Listing, Request, Single};
 pub use resource::Resource;
 pub use status::{Cause, Status, deleted};
 pub use write::{Action, Deletion, GENERATED_LEN, Syntax, UnknownFields, Write};

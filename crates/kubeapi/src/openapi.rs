@@ -4,10 +4,10 @@
 //! applies. Schemas of the kinds are not there: a server of this crate does not know them, and a
 //! client that wants one finds none.
 
+use ambit_words::media_types::KUBERNETES_PROTOBUF;
 use serde_json::{Map, Value, json};
 
-use crate::patch::{JSON_TYPE, MERGE_TYPE, STRATEGIC_TYPE};
-use crate::protobuf::PROTOBUF_TYPE;
+use crate::patch::{APPLY_TYPE, JSON_TYPE, MERGE_TYPE, STRATEGIC_TYPE};
 use crate::resource::Resource;
 
 /// Parameters of requests that write.
@@ -78,11 +78,11 @@ fn operation(resource: &Resource, api_version: &str, action: &str, method: &str)
         "responses": {"default": {"description": "the object, or a Status"}},
     });
     let types: &[&str] = match method {
-        "post" | "put" => &["application/json", "application/yaml", PROTOBUF_TYPE],
+        "post" | "put" => &["application/json", "application/yaml", KUBERNETES_PROTOBUF],
         "patch" if ambit_kustomize::takes_strategic_merge(api_version, resource.kind) => {
-            &[JSON_TYPE, MERGE_TYPE, STRATEGIC_TYPE]
+            &[APPLY_TYPE, JSON_TYPE, MERGE_TYPE, STRATEGIC_TYPE]
         }
-        "patch" => &[JSON_TYPE, MERGE_TYPE],
+        "patch" => &[APPLY_TYPE, JSON_TYPE, MERGE_TYPE],
         _ => return operation,
     };
     let parameter = |name| json!({"name": name, "in": "query", "schema": {"type": "string"}});

@@ -10,7 +10,7 @@ pub(crate) const MERGE_TYPE: &str = "application/merge-patch+json";
 pub(crate) const JSON_TYPE: &str = "application/json-patch+json";
 pub(crate) const STRATEGIC_TYPE: &str = "application/strategic-merge-patch+json";
 /// The type of what a client wants an object to be, with the fields that it has ever wanted.
-const APPLY_TYPE: &str = "application/apply-patch+yaml";
+pub(crate) const APPLY_TYPE: &str = "application/apply-patch+yaml";
 
 /// How a patch is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum PatchKind {
     Json,
     /// The fields that change; elements of lists are merged as the kind says.
     Strategic,
+    /// All that the client wants (server-side apply).
+    Apply,
 }
 
 impl PatchKind {
@@ -38,10 +40,7 @@ impl PatchKind {
             STRATEGIC_TYPE => Err(Status::unsupported_media_type(&format!(
                 "this kind has no strategic merge patch, write {MERGE_TYPE}"
             ))),
-            APPLY_TYPE => Err(Status::unsupported_media_type(
-                "server-side apply is not served, since it is not kept who wrote a field; leave \
-                 --server-side out, or set --server-side=false",
-            )),
+            APPLY_TYPE if kind.is_some() => Ok(Self::Apply),
             other => Err(Status::unsupported_media_type(&format!(
                 "{other:?} is no patch, write {MERGE_TYPE}, {JSON_TYPE} or {STRATEGIC_TYPE}"
             ))),
@@ -59,6 +58,7 @@ pub(crate) fn apply(kind: PatchKind, object: Value, patch: Value) -> Result<Valu
         PatchKind::Merge => Ok(merge(object, patch)),
         PatchKind::Json => json_patch(object, &patch).map_err(wrong),
         PatchKind::Strategic => strategic_merge(object, patch).map_err(wrong),
+        PatchKind::Apply => Err(Status::internal("what is applied is no patch")),
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
         check("application/json-patch+json; charset=utf-8", "Deployment", Ok(PatchKind::Json));
         check(STRATEGIC_TYPE, "Deployment", Ok(PatchKind::Strategic));
         check(STRATEGIC_TYPE, "Gizmo", Err(MERGE_TYPE));
-        check(APPLY_TYPE, "Deployment", Err("--server-side"));
+        check(APPLY_TYPE, "Deployment", Ok(PatchKind::Apply));
         check("application/json", "Deployment", Err("is no patch"));
     }
 

@@ -12,8 +12,6 @@ use serde_json::{Map, Value, json};
 
 use self::types::{Form, Type, fields};
 
-/// Their type, as the header Content-Type names it.
-pub(crate) const PROTOBUF_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// What each such body begins with.
 const MAGIC: &[u8] = b"k8s\0";
 /// Most values of one body.
@@ -341,6 +339,14 @@ mod tests {
         let expected = json!({"apiVersion": "apps/v1", "kind": "DeleteOptions",
             "gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "dryRun": ["All"]});
         assert_eq!(found, expected);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(raw in proptest::collection::vec(0_u8.., 0..200)) {
+            drop(protobuf(&[MAGIC, &raw].concat()));
+            drop(protobuf(&body("batch/v1", "CronJob", &raw)));
+        }
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub struct Cause {
     pub message: String,
 }
 
+impl Cause {
+    fn to_json(&self, reason: &str) -> Value {
+        json!({"reason": reason, "message": self.message, "field": self.field})
+    }
+}
+
 /// The answer to who has had an object deleted that is gone at once.
 pub fn deleted(resource: &Resource, name: &str, uid: &str) -> Value {
     json!({
@@ -98,6 +104,19 @@ impl Status {
         Self::new(StatusCode::CONFLICT, "Conflict", message).of(resource, name)
     }
 
+    /// Others have fields that the client wants to be otherwise.
+    pub(crate) fn apply_conflict(causes: &[Cause]) -> Self {
+        let said = |Cause { field, message }: &Cause| format!("{message}: {field}");
+        let said: Vec<String> = causes.iter().map(said).collect();
+        let (count, plural) = (causes.len(), if causes.len() == 1 { "" } else { "s" });
+        let message = format!("Apply failed with {count} conflict{plural}: {}", said.join("; "));
+        let mut status = Self::new(StatusCode::CONFLICT, "Conflict", message);
+        let reason = "FieldManagerConflict";
+        let causes = causes.iter().map(|it| it.to_json(reason));
+        status.details = Some(json!({"causes": causes.collect::<Vec<_>>()}));
+        status
+    }
+
     /// The object would not be valid.
     pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
         let said = |cause: &Cause| match cause.field.as_str() {
@@ -113,15 +132,12 @@ impl Status {
         };
         let message = format!("{kind} {name:?} is invalid: {all}");
         let mut status = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        let cause = |Cause { field, message }: &Cause| {
-            let reason = "FieldValueInvalid";
-            json!({"reason": reason, "message": message, "field": field})
-        };
+        let causes = causes.iter().map(|it| it.to_json("FieldValueInvalid"));
         status.details = Some(json!({
             "name": name,
             "group": resource.group(),
             "kind": resource.kind,
-            "causes": causes.iter().map(cause).collect::<Vec<_>>(),
+            "causes": causes.collect::<Vec<_>>(),
         }));
         status
     }

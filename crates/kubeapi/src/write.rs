@@ -3,14 +3,16 @@
 //! Whether such an object may be there is not decided here: this file puts a body and the object
 //! that is there together, as Kubernetes does, and refuses what does not fit the path.
 
+use ambit_words::media_types::KUBERNETES_PROTOBUF;
 use http::Method;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::call::{Listing, Request, Single};
+use crate::apply::{self, Conflict, OWN_METADATA, Writer};
 use crate::form::Form;
 use crate::patch::{self, PatchKind};
-use crate::protobuf::PROTOBUF_TYPE;
 use crate::query::Query;
+use crate::request::{Listing, Request, Single};
 use crate::resource::Resource;
 use crate::scale;
 use crate::status::{Cause, Status};
@@ -21,17 +23,9 @@ const GENERATED_BASE_LEN_MAX: usize = 58;
 pub const GENERATED_LEN: usize = 5;
 /// Letters and digits of generated names: no vowels, and nothing that looks like another.
 const GENERATED_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// What a server writes into metadata itself.
-const OWN_METADATA: [&str; 8] = [
-    "uid",
-    "creationTimestamp",
-    "generation",
-    "resourceVersion",
-    "managedFields",
-    "selfLink",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-];
+/// Longest name of who writes, and the name of who does not say it.
+const MANAGER_LEN_MAX: usize = 128;
+const UNKNOWN_MANAGER: &str = "unnamed";
 /// What a client is told whose object has changed meanwhile.
 const MODIFIED: &str = "the object has been modified; please apply your changes to the latest \
                         version and try again";
@@ -51,6 +45,10 @@ pub struct Write {
     pub unknown_fields: UnknownFields,
     /// How the body is written.
     pub syntax: Syntax,
+    /// Who writes, by its own words.
+    pub(crate) manager: String,
+    /// Whether who applies takes fields of others.
+    pub(crate) is_forced: bool,
     pub(crate) api_version: &'static str,
     pub(crate) form: Form,
 }
@@ -207,7 +205,20 @@ impl Write {
         if let Some(why) = resource.only_read {
             return Err(Status::not_allowed(why));
         }
+        let is_apply = matches!(action, Action::Patch { kind: PatchKind::Apply, .. });
+        let manager = query.text("fieldManager");
+        if manager.is_some_and(|it| it.len() > MANAGER_LEN_MAX) {
+            let message = format!("fieldManager: it has more than {MANAGER_LEN_MAX} characters");
+            return Err(Status::bad_request(message));
+        }
+        if is_apply && manager.is_none() {
+            return Err(Status::bad_request("fieldManager: it is required for apply patch"));
+        }
+        if !is_apply && query.text("force").is_some() {
+            return Err(Status::bad_request("force: it may not be specified for non-apply patch"));
+        }
         let syntax = match action {
+            Action::Patch { kind: PatchKind::Apply, .. } => Syntax::Yaml,
             Action::Patch { .. } | Action::Scale { patch: Some(_), .. } => Syntax::Json,
             _ => Syntax::of(request.content_type)?,
         };
@@ -218,6 +229,8 @@ impl Write {
             is_dry_run: is_dry_run(query.all("dryRun"))?,
             unknown_fields: UnknownFields::of(query.text("fieldValidation"))?,
             syntax,
+            manager: manager.unwrap_or(UNKNOWN_MANAGER).to_owned(),
+            is_forced: query.flag("force"),
             api_version,
             form: Form::of(request.accept, query.text("includeObject"))?,
         })
@@ -238,7 +251,12 @@ impl Write {
     ///
     /// # Errors
     /// The body does not fit the path.
-    pub fn created(&self, body: Value, random: [u8; GENERATED_LEN]) -> Result<Value, Status> {
+    pub fn created(
+        &self,
+        body: Value,
+        random: [u8; GENERATED_LEN],
+        now: Timestamp,
+    ) -> Result<Value, Status> {
         let mut object = self.fitting(body)?;
         if text(&object, "/metadata/resourceVersion").is_some_and(|it| !it.is_empty()) {
             let message = "resourceVersion should not be set on objects to be created";
@@ -256,16 +274,54 @@ impl Write {
             return Err(Status::invalid(&self.resource, "", &[cause]));
         }
         drop_own_metadata(&mut object);
+        apply::note_update(None, &mut object, self.writer(now));
         Ok(object)
+    }
+
+    fn writer(&self, now: Timestamp) -> Writer<'_> {
+        Writer { manager: &self.manager, now }
+    }
+
+    /// What an object becomes of which a client says all that it wants; `None` is not there yet.
+    ///
+    /// # Errors
+    /// The body does not fit the path, or others have fields that would change.
+    pub fn applied(
+        &self,
+        name: &str,
+        current: Option<&Value>,
+        body: Value,
+        now: Timestamp,
+    ) -> Result<Value, Status> {
+        let wanted = self.fitting(body)?;
+        if wanted.pointer("/metadata/managedFields").is_some_and(|it| *it != json!([])) {
+            return Err(Status::bad_request("metadata.managedFields must be nil"));
+        }
+        self.check_identity(name, current.unwrap_or(&Value::Null), &wanted)?;
+        let object = apply::apply(current, &wanted, self.writer(now), self.is_forced);
+        let mut object = object.map_err(|conflicts| {
+            Status::apply_conflict(&conflicts.iter().map(Conflict::cause).collect::<Vec<_>>())
+        })?;
+        let owners = object["metadata"]["managedFields"].take();
+        drop_own_metadata(&mut object);
+        object["metadata"]["name"] = json!(name);
+        object["metadata"]["managedFields"] = owners;
+        self.fitting(object)
     }
 
     /// What an object becomes that a body replaces.
     ///
     /// # Errors
     /// The body does not fit the path, or is of another object than the one that is there.
-    pub fn replaced(&self, name: &str, current: &Value, body: Value) -> Result<Value, Status> {
+    pub fn replaced(
+        &self,
+        name: &str,
+        current: &Value,
+        body: Value,
+        now: Timestamp,
+    ) -> Result<Value, Status> {
         let object = self.fitting(body)?;
-        self.changed(name, current, object)
+        self.changed(name, current, object, now)
     }
 
     /// What a patch makes of an object.
@@ -277,13 +333,14 @@ impl Write {
         (name, kind): (&str, PatchKind),
         current: &Value,
         body: Value,
+        now: Timestamp,
     ) -> Result<Value, Status> {
         let mut base = current.clone();
         base["kind"] = json!(self.resource.kind);
         base["apiVersion"] = json!(self.api_version);
         let object = patch::apply(kind, base, body)?;
         let object = self.fitting(object)?;
-        self.changed(name, current, object)
+        self.changed(name, current, object, now)
     }
 
     /// The replicas that a body asks for.
@@ -355,10 +412,17 @@ impl Write {
         Ok(object)
     }
 
-    fn changed(&self, name: &str, current: &Value, mut object: Value) -> Result<Value, Status> {
+    fn changed(
+        &self,
+        name: &str,
+        current: &Value,
+        mut object: Value,
+        now: Timestamp,
+    ) -> Result<Value, Status> {
         self.check_identity(name, current, &object)?;
         object["metadata"]["name"] = json!(name);
         drop_own_metadata(&mut object);
+        apply::note_update(Some(current), &mut object, self.writer(now));
         Ok(object)
     }
 
@@ -488,7 +552,7 @@ impl Syntax {
         match name {
             "" | "application/json" | "*/*" => Ok(Self::Json),
             "application/yaml" => Ok(Self::Yaml),
-            PROTOBUF_TYPE => Ok(Self::Protobuf),
+            KUBERNETES_PROTOBUF => Ok(Self::Protobuf),
             other => Err(Status::unsupported_media_type(&format!(
                 "{other:?} is not read, write application/json or application/yaml"
             ))),
@@ -546,6 +610,19 @@ mod tests {
         }
     }
 
+    fn now() -> Timestamp {
+        "2026-01-31T12:00:00Z".parse().expect("a time")
+    }
+
+    /// The object without what says whose its fields are.
+    fn without_owners(object: Result<Value, Status>) -> Result<Value, Status> {
+        object.map(|mut object| {
+            let metadata = object["metadata"].as_object_mut().expect("a map");
+            metadata.remove("managedFields");
+            object
+        })
+    }
+
     fn message(status: &Status) -> String {
         status.to_json()["message"].as_str().unwrap_or_default().to_owned()
     }
@@ -564,7 +641,7 @@ mod tests {
     #[test]
     fn a_body_fits_its_path() {
         let post = write(&Method::POST, "/api/v1/namespaces/a/pods");
-        let made = |body: Value| post.created(body, [0, 1, 2, 3, 4]);
+        let made = |body: Value| without_owners(post.created(body, [0, 1, 2, 3, 4], now()));
         let named = |name: &str| {
             let metadata = json!({"name": name, "namespace": "a"});
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
@@ -591,7 +668,8 @@ mod tests {
     fn who_has_read_another_version_is_refused() {
         let put = write(&Method::PUT, "/apis/apps/v1/namespaces/a/deployments/web");
         let with = |metadata: Value| {
-            put.replaced("web", &deployment(), json!({ "metadata": metadata, "spec": {} }))
+            let body = json!({ "metadata": metadata, "spec": {} });
+            without_owners(put.replaced("web", &deployment(), body, now()))
         };
         let expected = json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "web", "namespace": "a"}, "spec": {}});
@@ -605,7 +683,8 @@ mod tests {
     #[test]
     fn a_patch_changes_what_is_there() {
         let of = write(&Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/web");
-        let patched = |kind, patch| of.patched(("web", kind), &deployment(), patch);
+        let patched =
+            |kind, patch| without_owners(of.patched(("web", kind), &deployment(), patch, now()));
         let image = json!({"spec": {"template": {"spec":
             {"containers": [{"name": "b", "image": "i"}]}}}});
         let containers = json!([{"name": "a"}, {"name": "b", "image": "i"}]);
@@ -618,6 +697,42 @@ mod tests {
         check(patched(PatchKind::Json, other), Err((400, "the kind in the data (Pod)")));
         let nothing = json!([{"op": "add", "path": "", "value": 1}]);
         check(patched(PatchKind::Json, nothing), Err((400, "is no object")));
+    }
+
+    #[test]
+    fn who_applies_says_who_it_is() {
+        let path = "/apis/apps/v1/namespaces/a/deployments/web";
+        let of = |query: &str| {
+            let (method, content_type) = (&Method::PATCH, Some(patch::APPLY_TYPE));
+            let request = Request { method, path, query, accept: None, content_type };
+            api().call(&request).map(|call| match call {
+                Call::Write(write) => *write,
+                other => panic!("it is no write but {other:?}"),
+            })
+        };
+        let refused = of("").expect_err("who?");
+        assert!(message(&refused).contains("fieldManager"), "{refused:?}");
+        let long = format!("fieldManager={}", "x".repeat(200));
+        assert_eq!(of(&long).expect_err("too long").code().as_u16(), 400);
+        let helm = of("fieldManager=helm").expect("helm");
+        assert_eq!(helm.syntax, Syntax::Yaml);
+        let body = |replicas: u32| json!({"spec": {"replicas": replicas}});
+        let made = helm.applied("web", None, body(1), now()).expect("it is new");
+        assert_eq!(made["metadata"]["name"], "web");
+        let other = of("fieldManager=other").expect("other");
+        let refused = other.applied("web", Some(&made), body(2), now()).expect_err("helm's");
+        let expected = "Apply failed with 1 conflict: conflict with \"helm\": .spec.replicas";
+        assert_eq!((refused.code().as_u16(), &*message(&refused)), (409, expected));
+        let forced = of("fieldManager=other&force=true").expect("other");
+        let taken = forced.applied("web", Some(&made), body(2), now()).expect("it is forced");
+        assert_eq!(taken["spec"]["replicas"], 2);
+        let with = json!({"metadata": {"managedFields": [{}]}});
+        let refused = helm.applied("web", None, with, now()).expect_err("not the client's");
+        assert!(message(&refused).contains("must be nil"), "{refused:?}");
+        let stray = "force=true";
+        let request =
+            Request { method: &Method::PUT, path, query: stray, accept: None, content_type: None };
+        assert_eq!(api().call(&request).expect_err("no apply").code().as_u16(), 400);
     }
 
     #[test]

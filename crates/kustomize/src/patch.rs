@@ -10,6 +10,8 @@ mod strategic;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use self::shapes::Mergeable;
+
 use self::json6902::Operation;
 use crate::error::{Fault, PatchError};
 use crate::identity::{Identity, scalar_text, text_at};

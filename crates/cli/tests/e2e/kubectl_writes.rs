@@ -21,6 +21,7 @@ fn kubectl_writes_a_machine() {
     let client = Writer { api: Api::of(&machine) };
     objects_are_created(&client);
     objects_are_patched(&machine, &client);
+    objects_are_applied(&client);
     replicas_are_scaled(&machine, &client);
     who_is_late_is_refused(&client);
     what_is_wrong_is_refused(&client);
@@ -127,8 +128,26 @@ fn objects_are_patched(machine: &Machine, client: &Writer) {
     assert_eq!(patched["metadata"]["labels"], json!({"tier": "one"}), "{patched}");
     let stored = machine.run(&["get", "deploy/written", "-n", "app", "-o", "json"]);
     assert!(stored.contains("\"tier\": \"one\"") && !stored.contains("\"why\""), "{stored}");
-    let apply = "application/apply-patch+yaml";
-    client.refused(client.patch(WRITTEN, apply, &labels), 415, "--server-side");
+    client.refused(client.patch(WRITTEN, "text/plain", &labels), 415, "is no patch");
+}
+
+/// As `kubectl apply --server-side` and helm write.
+fn objects_are_applied(client: &Writer) {
+    let apply = |manager: &str, more: &str, data: &str| {
+        let target = "/api/v1/namespaces/app/configmaps/applied";
+        let target = format!("{target}?fieldManager={manager}{more}");
+        let body = format!("apiVersion: v1\nkind: ConfigMap\ndata: {data}\n");
+        client.send("PATCH", &target, "application/apply-patch+yaml", &body)
+    };
+    assert_eq!(apply("helm", "", "{a: '1', b: '1'}").0, 201);
+    let Answer(status, _, both) = apply("other", "", "{c: '1'}");
+    assert_eq!((status, &both["data"]), (200, &json!({"a": "1", "b": "1", "c": "1"})), "{both}");
+    client.refused(apply("other", "", "{a: '2', c: '1'}"), 409, "conflict with \"helm\": .data.a");
+    let Answer(_, _, left) = apply("helm", "", "{a: '3'}");
+    assert_eq!(left["data"], json!({"a": "3", "c": "1"}), "what is wanted no more goes");
+    let Answer(_, _, forced) = apply("other", "&force=true", "{a: '2', c: '1'}");
+    assert_eq!(forced["data"], json!({"a": "2", "c": "1"}));
+    client.refused(apply("", "", "{}"), 400, "fieldManager");
 }
 
 fn replicas_are_scaled(machine: &Machine, client: &Writer) {

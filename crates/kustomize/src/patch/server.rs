@@ -5,21 +5,13 @@
 //! directives are obeyed. Both know from `shapes` which lists are merged. Of several keys of a list
 //! an API server merges by the first.
 
+use ambit_words::patches::{DELETE_FROM_LIST, PATCH, RETAIN_KEYS, SET_ELEMENT_ORDER};
 use serde_json::{Map, Value};
 
 use super::shapes::{Field, Shape, field, shape_of};
 use crate::error::Fault;
 use crate::identity::Gvk;
 use crate::limits::MERGED_ELEMENTS_MAX;
-
-/// Says of a map that it replaces another, or that it goes.
-const PATCH: &str = "$patch";
-/// Lists the fields of a map that stay.
-const RETAIN_KEYS: &str = "$retainKeys";
-/// Begins the name of a list of scalars that go.
-const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
-/// Begins the name of a list that says the order of another.
-const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// Whether a kind has the lists that such a patch needs: kinds of extensions have not.
 pub(crate) fn is_known(api_version: &str, kind: &str) -> bool {
@@ -48,7 +40,7 @@ fn merge_map(mut map: Fields, mut patch: Fields, shape: Shape) -> Result<Fields,
     retain_keys(&mut map, &mut patch)?;
     order_lists(&mut map, &mut patch, shape)?;
     for (name, value) in patch {
-        if let Some(name) = name.strip_prefix(DELETE_FROM) {
+        if let Some(name) = name.strip_prefix(DELETE_FROM_LIST) {
             let gone = list(value, name)?;
             if let Some(Value::Array(all)) = map.get_mut(name) {
                 all.retain(|it| !gone.contains(it));
@@ -101,11 +93,11 @@ fn retain_keys(map: &mut Fields, patch: &mut Fields) -> Result<(), Fault> {
 
 /// Merges the lists that the patch says the order of.
 fn order_lists(map: &mut Fields, patch: &mut Fields, shape: Shape) -> Result<(), Fault> {
-    let names = patch.keys().filter_map(|name| name.strip_prefix(ELEMENT_ORDER));
+    let names = patch.keys().filter_map(|name| name.strip_prefix(SET_ELEMENT_ORDER));
     let names: Vec<String> = names.map(str::to_owned).collect();
     for name in names {
         let about = field(shape, &name);
-        let order = patch.remove(&format!("{ELEMENT_ORDER}{name}")).unwrap_or_default();
+        let order = patch.remove(&format!("{SET_ELEMENT_ORDER}{name}")).unwrap_or_default();
         let order = list(order, &name)?;
         if matches!(patch.get(&name), Some(Value::Null)) {
             continue;
@@ -222,7 +214,7 @@ fn plain(value: Value) -> Option<Value> {
                 return None;
             }
             let is_said = |(name, value): &(String, Value)| {
-                let directives = [RETAIN_KEYS, DELETE_FROM, ELEMENT_ORDER];
+                let directives = [RETAIN_KEYS, DELETE_FROM_LIST, SET_ELEMENT_ORDER];
                 !value.is_null() && !directives.iter().any(|it| name.starts_with(it))
             };
             let fields = map.into_iter().filter(is_said);

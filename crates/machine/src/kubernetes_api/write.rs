@@ -31,6 +31,9 @@ use crate::state::{Machine, Objects};
 
 /// How often a write is tried again because somebody else was faster.
 const ATTEMPTS_MAX: usize = 5;
+/// What a client is told that relies on finalizers.
+const FINALIZERS: &str =
+    "metadata.finalizers has no effect on a machine: an object that is deleted waits for nobody";
 /// What messages call the object of a request.
 const INPUT: &str = "request";
 
@@ -102,20 +105,28 @@ impl Writer<'_> {
         let write = self.write;
         match &write.action {
             Action::Create => {
-                let object = write.created(needed(body)?, random_bytes::<GENERATED_LEN>())?;
+                let random = random_bytes::<GENERATED_LEN>();
+                let object = write.created(needed(body)?, random, Timestamp::now())?;
                 self.create(object)
             }
             Action::Replace { name } => {
                 let body = needed(body)?;
-                self.put(name, StatusCode::OK, |current| {
-                    write.replaced(name, current.ok_or_else(|| absent(write, name))?, body.clone())
+                self.put(name, |current| {
+                    let current = current.ok_or_else(|| absent(write, name))?;
+                    write.replaced(name, current, body.clone(), Timestamp::now())
+                })
+            }
+            Action::Patch { name, kind: PatchKind::Apply } => {
+                let body = needed(body)?;
+                self.put(name, |current| {
+                    write.applied(name, current, body.clone(), Timestamp::now())
                 })
             }
             Action::Patch { name, kind } => {
                 let body = needed(body)?;
-                self.put(name, StatusCode::OK, |current| {
+                self.put(name, |current| {
                     let current = current.ok_or_else(|| absent(write, name))?;
-                    write.patched((name, *kind), current, body.clone())
+                    write.patched((name, *kind), current, body.clone(), Timestamp::now())
                 })
             }
             Action::Scale { name, patch } => self.scale(name, *patch, needed(body)?),
@@ -153,7 +164,7 @@ impl Writer<'_> {
     fn create(&mut self, object: Value) -> Result<Written, Status> {
         let write = self.write;
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        self.put(&name, StatusCode::CREATED, |current| match current {
+        self.put(&name, |current| match current {
             Some(_) => Err(Status::already_exists(&write.resource, &name)),
             None => Ok(object.clone()),
         })
@@ -163,7 +174,6 @@ impl Writer<'_> {
     fn put(
         &mut self,
         name: &str,
-        code: StatusCode,
         make: impl Fn(Option<&Value>) -> Result<Value, Status>,
     ) -> Result<Written, Status> {
         let named = self.named(name);
@@ -180,6 +190,7 @@ impl Writer<'_> {
             if current.is_some() && version.is_none() {
                 return Err(Status::not_allowed(content::MADE));
             }
+            let code = if current.is_some() { StatusCode::OK } else { StatusCode::CREATED };
             let object = make(current)?;
             let (manifests, mut warnings) = self.judged(name, object, typed(existing)?, images)?;
             let object: Vec<Value> = manifests.objects.into_iter().map(|it| it.json).collect();
@@ -231,7 +242,12 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(refused(errors));
         }
-        let warnings = manifests.warnings.iter().chain(&surprises).map(refusals::words).collect();
+        let found = manifests.warnings.iter().chain(&surprises);
+        let mut warnings: Vec<String> = found.map(refusals::words).collect();
+        let mut objects = manifests.objects.iter();
+        if objects.any(|it| it.typed.metadata().finalizers.iter().flatten().next().is_some()) {
+            warnings.push(FINALIZERS.to_owned());
+        }
         Ok((manifests, warnings))
     }
 
@@ -539,7 +555,7 @@ mod tests {
         place.check(Method::PATCH, &one, late, 409);
         place.check(Method::PATCH, &one, json!({"data": {"k": "3"}}), 200);
         assert_eq!(place.kept(Kind::ConfigMap, "m").unwrap()["data"]["k"], "3");
-        place.check(Method::PUT, &format!("{MAPS}/other"), map("1"), 400);
+        place.check(Method::PUT, &format!("{MAPS}/other"), map("1"), 404);
         place.check(Method::PATCH, &format!("{MAPS}/other"), json!({}), 404);
         place.check(Method::POST, "/api/v1/namespaces/b/configmaps", map("1"), 404);
         let gone = place.check(Method::DELETE, &one, Value::Null, 200);
@@ -583,6 +599,9 @@ mod tests {
         let Ok(written) = place.send(Method::POST, PODS, &misspelt) else { panic!("it is taken") };
         let has = |part: &str| written.warnings.iter().any(|it| it.contains(part));
         assert!(has("spec.hostNetwerk: the field does not exist"), "{:?}", written.warnings);
+        let finalized = json!({"metadata": {"name": "f", "finalizers": ["a.example/b"]}});
+        let Ok(map) = place.send(Method::POST, MAPS, &finalized) else { panic!("it is taken") };
+        assert_eq!(map.warnings, [FINALIZERS]);
         let body = json!({"gracePeriodSeconds": 0});
         let Ok(written) = place.send(Method::DELETE, &format!("{PODS}/p"), &body) else {
             panic!("it goes");
