@@ -284,7 +284,7 @@ pub(crate) struct UpArgs {
     /// LoadBalancer have their ports without it.
     #[arg(long = "publish", value_name = "PORT=SERVICE:PORT")]
     pub(crate) publish: Vec<ambit_machine::Published>,
-    /// Serves the Kubernetes API on a port of this computer's loopback, for kubectl to read.
+    /// Serves the Kubernetes API on a port of this computer's loopback, for kubectl.
     /// Without a port the kernel chooses one. See `ambit kubeconfig`.
     #[arg(
         long,

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::call::{Listing, Single, Watch};
+use crate::call::Watch;
 use crate::form::{Beside, Form};
 use crate::history::{Change, ChangeKind, Key};
+use crate::request::{Listing, Single};
 use crate::resource::Resource;
-use crate::table;
+use crate::{scale as scales, table};
 
 /// The version of forms that are not of a kind's own.
 const META: &str = "meta.k8s.io/v1";
@@ -21,7 +22,7 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 impl Listing {
     /// Whether an object is among those that are asked for.
-    fn holds(&self, namespace: &str, object: &Value) -> bool {
+    pub fn holds(&self, namespace: &str, object: &Value) -> bool {
         self.namespace.as_deref().is_none_or(|it| it == namespace) && self.selectors.matches(object)
     }
 }
@@ -37,6 +38,11 @@ pub fn object(single: &Single, object: &Value, now: Timestamp) -> Value {
             table(&single.resource, &[object], beside, &version, now)
         }
     }
+}
+
+/// Writes the `Scale` of an object.
+pub fn scale(object: &Value) -> Value {
+    scales::of(object)
 }
 
 /// Writes those of a kind's objects that are asked for, as they are at a version.
@@ -172,26 +178,34 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::call::{Api, Call, Request};
+    use crate::call::{Api, Call};
     use crate::history::History;
+    use crate::request::Request;
 
     const PLAIN: &str = "*/*";
     const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
     fn api() -> Api {
-        let pods =
-            Resource { kind: "Pod", plural: "pods", namespaced: true, api_versions: &["v1"] };
+        let pods = Resource {
+            kind: "Pod",
+            plural: "pods",
+            namespaced: true,
+            api_versions: &["v1"],
+            only_read: None,
+        };
         let routes = Resource {
             kind: "HTTPRoute",
             plural: "httproutes",
             namespaced: true,
             api_versions: &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"],
+            only_read: None,
         };
         Api { resources: vec![pods, routes], server: "test".to_owned() }
     }
 
     fn ask(path: &str, query: &str, accept: &str) -> Call {
-        let request = Request { method: &Method::GET, path, query, accept: Some(accept) };
+        let request =
+            Request { method: &Method::GET, path, query, accept: Some(accept), content_type: None };
         api().call(&request).expect(path)
     }
 

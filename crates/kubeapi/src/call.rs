@@ -1,19 +1,21 @@
 //! From a request to what it asks for.
 //!
-//! A request is GET and names a discovery document, the objects of a kind, one object, or a pod's
-//! log. Anything else is refused here, so that a [`Call`] can be answered.
+//! A request names a discovery document, the objects of a kind, one object, or a part of one. What
+//! the server does not have is refused here, so that a [`Call`] can be answered.
 
 use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::discovery;
 use crate::form::{DiscoveryForm, Form};
 use crate::query::Query;
+use crate::request::{Listing, Request, Single};
 use crate::resource::Resource;
 use crate::selector::Selectors;
 use crate::status::Status;
+use crate::write::Write;
+use crate::{discovery, openapi};
 
 /// How long a watch stays open if the client does not say.
 const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
@@ -21,19 +23,6 @@ const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
 const WATCH_MAX: Duration = Duration::from_secs(60 * 60);
 /// The version of the API whose form answers have.
 const API_VERSION: (&str, &str) = ("1", "32");
-
-/// A request, as far as it matters.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// Its method.
-    pub method: &'a Method,
-    /// Its path.
-    pub path: &'a str,
-    /// What follows the `?`; empty without one.
-    pub query: &'a str,
-    /// Its header Accept.
-    pub accept: Option<&'a str>,
-}
 
 /// The kinds that a server has, and its own name.
 #[derive(Clone, Debug)]
@@ -60,35 +49,14 @@ pub enum Call {
     List(Listing),
     /// One object.
     Get(Single),
+    /// The `Scale` of one object.
+    GetScale(Single),
+    /// A change of objects; the body says more.
+    Write(Box<Write>),
     /// The changes of a kind's objects, as they come.
     Watch(Watch),
     /// What a container has written.
     Log(Log),
-}
-
-/// The objects of a kind that are asked for, and how they are written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
-    /// Their kind.
-    pub resource: Resource,
-    /// Their namespace; without one those of all.
-    pub namespace: Option<String>,
-    pub(crate) api_version: &'static str,
-    pub(crate) selectors: Selectors,
-    pub(crate) form: Form,
-}
-
-/// One object that is asked for, and how it is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Single {
-    /// Its kind.
-    pub resource: Resource,
-    /// Its namespace; empty for one without.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    pub(crate) api_version: &'static str,
-    pub(crate) form: Form,
 }
 
 /// A watch.
@@ -150,18 +118,29 @@ impl Api {
         };
         let query = Query::parse(request.query);
         match target.ok_or_else(Status::no_such_path)? {
-            Target::Object(single, Some(part)) => of_object(&single, part, request, &query),
-            _ if request.method != Method::GET => Err(Status::reads_only()),
+            Target::Object(single, Some(part)) => of_part(single, part, request, &query),
+            Target::Objects { resource, api_version, namespace }
+                if request.method != Method::GET =>
+            {
+                let of = || {
+                    let namespace = namespace.map(str::to_owned);
+                    listing(resource, api_version, namespace, None, request, &query)
+                };
+                let kind = (resource, api_version);
+                let write = Write::of_kind(of, kind, namespace, (request, &query))?;
+                Ok(Call::Write(Box::new(write)))
+            }
+            Target::Object(single, None) if request.method != Method::GET => {
+                Ok(Call::Write(Box::new(Write::of_object(single, request, &query)?)))
+            }
             Target::Objects { resource, api_version, namespace } => {
                 let namespace = namespace.map(str::to_owned);
-                let selectors = query.text("fieldSelector");
-                listed(resource, api_version, namespace, selectors, request, &query)
+                listed(resource, api_version, namespace, None, request, &query)
             }
             Target::Object(single, None) if query.flag("watch") => {
                 let Single { resource, namespace, name, api_version, .. } = single;
                 let namespace = Some(namespace).filter(|it| !it.is_empty());
-                let named = format!("metadata.name={name}");
-                listed(resource, api_version, namespace, Some(&named), request, &query)
+                listed(resource, api_version, namespace, Some(&name), request, &query)
             }
             Target::Object(single, None) => {
                 let form = Form::of(request.accept, query.text("includeObject"))?;
@@ -192,6 +171,10 @@ impl Api {
             ["api", version] => found(discovery::version(&self.resources, "", version)),
             ["apis", group] => found(discovery::group(&self.resources, group)),
             ["apis", group, version] => found(discovery::version(&self.resources, group, version)),
+            ["openapi", "v3"] => document(json, openapi::root(&self.resources)),
+            ["openapi", "v3", ref version @ ..] => {
+                found(openapi::of_version(&self.resources, &version.join("/")))
+            }
             _ => Ok(None),
         }
     }
@@ -242,17 +225,31 @@ impl Api {
     }
 }
 
+/// The objects that a request names. `name` is that of the only one.
+fn listing(
+    resource: Resource,
+    api_version: &'static str,
+    namespace: Option<String>,
+    name: Option<&str>,
+    request: &Request<'_>,
+    query: &Query<'_>,
+) -> Result<Listing, Status> {
+    let named = name.map(|it| format!("metadata.name={it}"));
+    let fields = named.as_deref().or_else(|| query.text("fieldSelector"));
+    let selectors = Selectors::parse(&resource, query.text("labelSelector"), fields)?;
+    let form = Form::of(request.accept, query.text("includeObject"))?;
+    Ok(Listing { resource, namespace, api_version, selectors, form })
+}
+
 fn listed(
     resource: Resource,
     api_version: &'static str,
     namespace: Option<String>,
-    fields: Option<&str>,
+    name: Option<&str>,
     request: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<Call, Status> {
-    let selectors = Selectors::parse(&resource, query.text("labelSelector"), fields)?;
-    let form = Form::of(request.accept, query.text("includeObject"))?;
-    let of = Listing { resource, namespace, api_version, selectors, form };
+    let of = listing(resource, api_version, namespace, name, request, query)?;
     if query.flag("watch") {
         return Ok(Call::Watch(watch(of, query)?));
     }
@@ -276,20 +273,28 @@ fn watch(of: Listing, query: &Query<'_>) -> Result<Watch, Status> {
 }
 
 /// What of one object is asked for.
-fn of_object(
-    single: &Single,
+fn of_part(
+    single: Single,
     part: &str,
     request: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<Call, Status> {
+    let is_read = request.method == Method::GET;
+    if is_read && (part == "status" || part == "scale" && single.resource.has_scale()) {
+        let form = Form::of(request.accept, query.text("includeObject"))?;
+        let single = Single { form, ..single };
+        return Ok(if part == "scale" { Call::GetScale(single) } else { Call::Get(single) });
+    }
+    if !is_read && let Some(write) = Write::of_part(&single, part, request, query)? {
+        return Ok(Call::Write(Box::new(write)));
+    }
     match part {
-        "scale" if single.resource.plural == "deployments" => Err(Status::reads_only()),
         _ if single.resource.plural != "pods" => Err(Status::no_such_path()),
-        "log" if request.method == Method::GET => Ok(Call::Log(log(single, query)?)),
+        "log" if is_read => Ok(Call::Log(log(&single, query)?)),
         "exec" => Err(Status::streams_nothing("exec", "ambit exec")),
         "attach" => Err(Status::streams_nothing("attach", "ambit logs -f")),
         "portforward" => Err(Status::streams_nothing("port-forward", "ambit port-forward")),
-        "log" => Err(Status::reads_only()),
+        "log" => Err(Status::not_allowed("a log is only read")),
         _ => Err(Status::no_such_path()),
     }
 }
@@ -332,9 +337,11 @@ mod tests {
             plural,
             namespaced,
             api_versions,
+            only_read: (kind == "Node").then_some("nodes are the server's own"),
         };
         let resources = vec![
             resource("Namespace", "namespaces", false, &["v1"]),
+            resource("Node", "nodes", false, &["v1"]),
             resource("Pod", "pods", true, &["v1"]),
             resource("Deployment", "deployments", true, &["apps/v1"]),
             resource("Gateway", "gateways", true, &["g.example/v1", "g.example/v1beta1"]),
@@ -344,7 +351,11 @@ mod tests {
 
     fn call(method: &Method, target: &str) -> Result<Call, Status> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        api().call(&Request { method, path, query, accept: Some("application/json") })
+        let content_type = match *method {
+            Method::PATCH => Some("application/merge-patch+json"),
+            _ => None,
+        };
+        api().call(&Request { method, path, query, accept: Some("application/json"), content_type })
     }
 
     /// What a request asks for, in short.
@@ -361,6 +372,8 @@ mod tests {
                 let Single { resource, namespace, name, api_version, .. } = it;
                 format!("get {api_version} {namespace}/{}/{name}", resource.plural)
             }
+            Call::GetScale(it) => format!("scale of {}/{}", it.namespace, it.name),
+            Call::Write(it) => format!("{:?} in {:?}", it.action, it.namespace),
             Call::Watch(it) => format!(
                 "watch {} since {:?} for {} s{}{}",
                 listing(&it.of),
@@ -445,8 +458,8 @@ mod tests {
         get("/api/v1/namespaces/a/pods/web/scale", 404, "could not find");
         get("/api/v1/namespaces/a/pods/web/log/more", 404, "could not find");
         get("/apis/apps/v1/namespaces/a/deployments/web/log", 404, "could not find");
-        get("/openapi/v3", 404, "could not find");
-        get("/apis/apps/v1/namespaces/a/deployments/web/scale", 405, "ambit apply");
+        get("/openapi/v2", 404, "could not find");
+        get("/openapi/v3/apis/none", 404, "could not find");
         get("/api/v1/pods?continue=x", 410, "list without it");
         get("/api/v1/pods?watch=1&resourceVersion=x", 400, "is not a number");
         get("/api/v1/pods?watch=1&sendInitialEvents=1", 400, "needs allowWatchBookmarks");
@@ -465,17 +478,72 @@ mod tests {
             check(Method::POST, &target, 501, instead);
         }
         for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
-            check(method.clone(), "/api/v1/namespaces/a/pods/web", 405, "ambit apply");
-            check(method.clone(), "/api/v1/namespaces/a/pods", 405, "ambit apply");
-            check(method, "/api/v1/gizmos", 404, "could not find");
+            check(method.clone(), "/api/v1/gizmos", 404, "could not find");
+            check(method, "/api/v1/pods", 405, "name the namespace");
         }
+    }
+
+    #[test]
+    fn methods_and_paths_say_what_is_to_be_written() {
+        let check = |method: Method, target: &str, expected: &str| {
+            let said = short(call(&method, target).expect(target));
+            assert!(said.starts_with(expected), "{target}: {said}");
+        };
+        let (pods, pod) = ("/api/v1/namespaces/a/pods", "/api/v1/namespaces/a/pods/web");
+        let scale = "/apis/apps/v1/namespaces/a/deployments/web/scale";
+        check(Method::POST, pods, "Create in \"a\"");
+        check(Method::POST, "/api/v1/namespaces", "Create in \"\"");
+        check(Method::PUT, pod, "Replace { name: \"web\" } in \"a\"");
+        check(Method::PATCH, pod, "Patch { name: \"web\", kind: Merge } in \"a\"");
+        check(Method::DELETE, pod, "Delete { name: \"web\" } in \"a\"");
+        check(Method::DELETE, &format!("{pods}?labelSelector=a"), "DeleteAll(");
+        check(Method::POST, &format!("{pod}/eviction"), "Evict { name: \"web\" } in \"a\"");
+        check(Method::GET, scale, "scale of a/web");
+        check(Method::PUT, scale, "Scale { name: \"web\", patch: None }");
+        check(Method::PATCH, scale, "Scale { name: \"web\", patch: Some(Merge) }");
+        check(Method::GET, &format!("{pod}/status"), "get v1 a/pods/web");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let check = |method: Method, target: &str, code: u16, part: &str| {
+            let status = call(&method, target).expect_err(target).to_json();
+            let message = status["message"].as_str().unwrap_or_default();
+            assert!(status["code"] == code && message.contains(part), "{target}: {status}");
+        };
+        let pod = "/api/v1/namespaces/a/pods/web";
+        check(Method::PATCH, "/api/v1/nodes/n", 405, "nodes are the server's own");
+        check(Method::DELETE, "/api/v1/nodes", 405, "nodes are the server's own");
+        check(Method::DELETE, "/api/v1/namespaces", 405, "name the object");
+        check(Method::POST, pod, 405, "leave the name out");
+        check(Method::PUT, "/api/v1/namespaces/a/pods", 405, "name the object");
+        check(Method::PUT, &format!("{pod}/status"), 405, "what the server reports");
+        check(Method::POST, &format!("{pod}/binding"), 405, "placed by the machine");
+        check(Method::PUT, &format!("{pod}/log"), 405, "only read");
+        check(Method::DELETE, &format!("{pod}?dryRun=None"), 400, "must be \"All\"");
+        check(Method::PUT, &format!("{pod}?fieldValidation=No"), 400, "none of Ignore");
+        let content_type = Some("application/cbor");
+        let request = Request {
+            method: &Method::POST,
+            path: "/api/v1/namespaces/a/pods",
+            query: "",
+            accept: None,
+            content_type,
+        };
+        assert_eq!(api().call(&request).expect_err("CBOR").code().as_u16(), 415);
     }
 
     #[test]
     fn aggregated_discovery_says_all() {
         let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let ask = |path| {
-            let request = Request { method: &Method::GET, path, query: "", accept: Some(accept) };
+            let request = Request {
+                method: &Method::GET,
+                path,
+                query: "",
+                accept: Some(accept),
+                content_type: None,
+            };
             let Ok(Call::Document { media_type, body }) = api().call(&request) else {
                 panic!("{path} is a document");
             };
@@ -488,9 +556,20 @@ mod tests {
             (&resources[0]["resource"], &resources[0]["scope"]),
             (&json!("namespaces"), &json!("Cluster"))
         );
-        assert_eq!(resources[1]["subresources"][0]["subresource"], "log");
-        assert_eq!(resources[1]["shortNames"], json!(["po"]));
+        assert_eq!(resources[1]["verbs"], json!(["get", "list", "watch"]), "nodes are only read");
+        let parts = &resources[2]["subresources"];
+        assert_eq!(
+            (&parts[0]["subresource"], &parts[1]["subresource"]),
+            (&json!("eviction"), &json!("log"))
+        );
+        assert_eq!(parts[0]["responseKind"]["group"], "policy");
+        assert_eq!(resources[2]["shortNames"], json!(["po"]));
         let groups = ask("/apis");
+        let scale = &groups["items"][0]["versions"][0]["resources"][0]["subresources"][0];
+        assert_eq!(
+            (&scale["subresource"], &scale["responseKind"]["kind"]),
+            (&json!("scale"), &json!("Scale"))
+        );
         let names = groups["items"].as_array().expect("items").iter();
         let names: Vec<&Value> = names.map(|it| &it["metadata"]["name"]).collect();
         assert_eq!(names, ["apps", "g.example"]);
@@ -502,7 +581,13 @@ mod tests {
     #[test]
     fn tables_are_for_those_who_ask() {
         let accept = Some("application/json;as=Table;v=v1;g=meta.k8s.io");
-        let request = Request { method: &Method::GET, path: "/api/v1/pods", query: "", accept };
+        let request = Request {
+            method: &Method::GET,
+            path: "/api/v1/pods",
+            query: "",
+            accept,
+            content_type: None,
+        };
         let Ok(Call::List(listing)) = api().call(&request) else { panic!("it is a list") };
         assert_eq!(listing.form, Form::Table(Beside::Metadata));
         let accept = Some("application/yaml");

@@ -9,9 +9,11 @@ use crate::form::DiscoveryForm;
 use crate::resource::Resource;
 
 /// What may be done with objects.
-const VERBS: [&str; 3] = ["get", "list", "watch"];
-/// A part of a pod that may be read.
-const LOG: &str = "log";
+const VERBS: [&str; 8] =
+    ["create", "delete", DELETE_ALL, "get", "list", "patch", "update", "watch"];
+const DELETE_ALL: &str = "deletecollection";
+/// What may be done with objects that the server makes itself.
+const READING_VERBS: [&str; 3] = ["get", "list", "watch"];
 /// The type of a document in the aggregated form.
 pub(crate) const AGGREGATED_TYPE: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -99,18 +101,23 @@ pub(crate) fn version(resources: &[Resource], group: &str, version: &str) -> Opt
             "singularName": resource.kind.to_lowercase(),
             "namespaced": resource.namespaced,
             "kind": resource.kind,
-            "verbs": VERBS,
+            "verbs": verbs(resource),
             "shortNames": resource.short_names(),
             "categories": resource.categories(),
         }));
-        if has_log(resource) {
-            listed.push(json!({
-                "name": format!("{}/{LOG}", resource.plural),
+        for part in parts(resource) {
+            let mut shown = json!({
+                "name": format!("{}/{}", resource.plural, part.name),
                 "singularName": "",
                 "namespaced": true,
-                "kind": resource.kind,
-                "verbs": ["get"],
-            }));
+                "kind": part.kind.map_or(resource.kind, |(_, _, kind)| kind),
+                "verbs": part.verbs,
+            });
+            if let Some((group, version, _)) = part.kind {
+                shown["group"] = json!(group);
+                shown["version"] = json!(version);
+            }
+            listed.push(shown);
         }
     }
     let group_version =
@@ -125,8 +132,34 @@ pub(crate) fn version(resources: &[Resource], group: &str, version: &str) -> Opt
     })
 }
 
-fn has_log(resource: &Resource) -> bool {
-    resource.plural == "pods"
+fn verbs(resource: &Resource) -> Vec<&'static str> {
+    if resource.only_read.is_some() {
+        return READING_VERBS.to_vec();
+    }
+    let is_taken = |verb: &&&str| **verb != DELETE_ALL || resource.takes_deletion_of_all();
+    VERBS.iter().filter(is_taken).copied().collect()
+}
+
+/// A part of objects that has a path of its own.
+struct Part {
+    name: &'static str,
+    /// The group, version and name of its kind, if it is not that of the object.
+    kind: Option<(&'static str, &'static str, &'static str)>,
+    verbs: &'static [&'static str],
+}
+
+fn parts(resource: &Resource) -> Vec<Part> {
+    let mut parts = Vec::new();
+    if resource.is_pod() {
+        let kind = Some(("policy", "v1", "Eviction"));
+        parts.push(Part { name: "eviction", kind, verbs: &["create"] });
+        parts.push(Part { name: "log", kind: None, verbs: &["get"] });
+    }
+    if resource.has_scale() {
+        let kind = Some(("autoscaling", "v1", "Scale"));
+        parts.push(Part { name: "scale", kind, verbs: &["get", "patch", "update"] });
+    }
+    parts
 }
 
 fn aggregated(resources: &[Resource], group: &str) -> Value {
@@ -137,13 +170,22 @@ fn aggregated(resources: &[Resource], group: &str) -> Value {
             "responseKind": kind,
             "scope": if it.namespaced { "Namespaced" } else { "Cluster" },
             "singularResource": it.kind.to_lowercase(),
-            "verbs": VERBS,
+            "verbs": verbs(it),
             "shortNames": it.short_names(),
             "categories": it.categories(),
         });
-        if has_log(it) {
-            shown["subresources"] =
-                json!([{"subresource": LOG, "responseKind": kind, "verbs": ["get"]}]);
+        let part = |part: Part| {
+            let kind = match part.kind {
+                Some((group, version, kind)) => {
+                    json!({"group": group, "version": version, "kind": kind})
+                }
+                None => kind.clone(),
+            };
+            json!({"subresource": part.name, "responseKind": kind, "verbs": part.verbs})
+        };
+        let parts: Vec<Value> = parts(it).into_iter().map(part).collect();
+        if !parts.is_empty() {
+            shown["subresources"] = json!(parts);
         }
         shown
     };

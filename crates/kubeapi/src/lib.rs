@@ -1,17 +1,25 @@
-//! The part of the Kubernetes API that reads, over any set of objects.
+//! The Kubernetes API, over any set of objects.
 //!
 //! kubectl and client-go ask a server for discovery documents, lists, single objects, watches and
-//! logs. This crate reads such a request into a [`Call`], and writes the answer that Kubernetes
-//! would give. It is pure: requests and objects in, JSON out, and the time is handed in. It never
-//! opens a socket, checks who asks, or knows where objects come from.
+//! logs, and to write objects. This crate reads such a request into a [`Call`], makes the object
+//! that is to be written, and writes the answer that Kubernetes would give. It is pure: requests
+//! and objects in, JSON out, and the time is handed in. It never opens a socket, checks who asks,
+//! knows where objects come from, or decides whether one is valid.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `resource` | [`Resource`]: a kind of object as the API names it |
 //! | `call` | [`Api`]: from a request to a [`Call`], or to the refusal of it |
+//! | `write` | [`Write`]: a change that is asked for, and the object that it makes |
+//! | `patch` | patches: how a body says what changes |
+//! | `protobuf` | bodies in the form that typed clients send |
+//! | `apply` | server-side apply: which fields are whose |
+//! | `scale` | the number of an object's replicas, as a kind of its own |
+//! | `request` | [`Request`], and the objects that it names |
 //! | `query` | the parameters of a request |
 //! | `selector` | label selectors and field selectors |
 //! | `discovery` | which groups, versions and kinds there are |
+//! | `openapi` | which requests a server takes, for clients that look before they write |
 //! | `form` | which form of an answer the client asks for |
 //! | `answer` | objects, lists and the events of a watch, in that form |
 //! | `table` | the columns that kubectl prints |
@@ -19,18 +27,29 @@
 //! | `status` | [`Status`]: a refusal, in Kubernetes' words |
 
 mod answer;
+mod apply;
 mod call;
 mod discovery;
 mod form;
 mod history;
+mod openapi;
+mod patch;
+mod protobuf;
 mod query;
+mod request;
 mod resource;
+mod scale;
 mod selector;
 mod status;
 mod table;
+mod write;
 
-pub use answer::{bookmark, event, initial_end, list, object};
-pub use call::{Api, Call, Listing, Log, Request, Single, Watch};
+pub use answer::{bookmark, event, initial_end, list, object, scale};
+pub use call::{Api, Call, Log, Watch};
 pub use history::{Change, ChangeKind, History, Key};
+pub use patch::PatchKind;
+pub use protobuf::{ProtobufError, protobuf};
+pub use request::{Listing, Request, Single};
 pub use resource::Resource;
-pub use status::Status;
+pub use status::{Cause, Status, deleted};
+pub use write::{Action, Deletion, GENERATED_LEN, Syntax, UnknownFields, Write};

@@ -13,11 +13,15 @@ pub struct Resource {
     pub namespaced: bool,
     /// The `apiVersion` values that are served, the preferred first. All are of one group.
     pub api_versions: &'static [&'static str],
+    /// Why clients cannot write its objects, if so, and what to do instead.
+    pub only_read: Option<&'static str>,
 }
 
 /// Kinds that `get all` means, by plural.
 const ALL: [&str; 7] =
     ["cronjobs", "daemonsets", "deployments", "jobs", "pods", "services", "statefulsets"];
+/// Kinds that can be scaled, by plural.
+const SCALED: [&str; 2] = ["deployments", "statefulsets"];
 /// The sets that the kinds of other groups belong to, by what their group ends with.
 const SETS: [(&str, &str); 2] =
     [("istio.io", "istio-io"), ("gateway.networking.k8s.io", "gateway-api")];
@@ -45,6 +49,21 @@ impl Resource {
     pub(crate) fn short_names(&self) -> Vec<&'static str> {
         let own = SHORT_NAMES.iter().filter(|(_, plural)| *plural == self.plural);
         own.map(|(short, _)| *short).collect()
+    }
+
+    /// Whether its objects have replicas, so that they can be scaled.
+    pub(crate) fn has_scale(&self) -> bool {
+        self.group() == "apps" && SCALED.contains(&self.plural)
+    }
+
+    /// Whether all its objects can be deleted at once: as in Kubernetes, namespaces cannot.
+    pub(crate) fn takes_deletion_of_all(&self) -> bool {
+        self.plural != "namespaces"
+    }
+
+    /// Whether its objects are pods.
+    pub(crate) fn is_pod(&self) -> bool {
+        self.plural == "pods" && self.group().is_empty()
     }
 
     /// The sets that the kind belongs to.

@@ -287,8 +287,13 @@ mod tests {
 
     use super::*;
 
-    const PODS: Resource =
-        Resource { kind: "Pod", plural: "pods", namespaced: true, api_versions: &["v1"] };
+    const PODS: Resource = Resource {
+        kind: "Pod",
+        plural: "pods",
+        namespaced: true,
+        api_versions: &["v1"],
+        only_read: None,
+    };
 
     fn labels(text: &str) -> Result<Selectors, Status> {
         Selectors::parse(&PODS, Some(text), None)

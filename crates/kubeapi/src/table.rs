@@ -301,7 +301,13 @@ mod tests {
     use super::*;
 
     fn check(plural: &'static str, object: &Value, expected: &[&str]) {
-        let resource = Resource { kind: "Any", plural, namespaced: true, api_versions: &["v1"] };
+        let resource = Resource {
+            kind: "Any",
+            plural,
+            namespaced: true,
+            api_versions: &["v1"],
+            only_read: None,
+        };
         let now = "2026-01-31T12:00:00Z".parse().expect("a time");
         let text = |cell: &Value| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned);
         let shown: Vec<String> = cells(&resource, object, now).iter().map(text).collect();

@@ -132,6 +132,20 @@ pub(crate) fn way_out(directory: &Path) -> String {
     format!("kubectl kustomize {directory} | ambit apply -f - (or up, delete, plan)")
 }
 
+/// Why a patch does not fit an object.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}; {remedy}")]
+pub struct PatchError {
+    what: String,
+    remedy: String,
+}
+
+impl From<Fault> for PatchError {
+    fn from(fault: Fault) -> Self {
+        Self { what: fault.what, remedy: fault.remedy }
+    }
+}
+
 /// What is wrong with a part, before its file is known.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fault {

@@ -4,6 +4,8 @@
 //! It is a library of data: it reads files in and below the directory, and opens no connection and
 //! starts no program. What it does not do (remote bases, charts, plugins) is one clear error that
 //! says how to do it with kustomize itself.
+//!
+//! Who has an object and a patch of it, as an API server has, finds here how they are put together.
 
 mod accumulate;
 mod disk;
@@ -34,7 +36,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub use self::error::KustomizeError;
+pub use self::error::{KustomizeError, PatchError};
+pub use self::patch::{Mergeable, json_patch, strategic_merge, takes_strategic_merge};
 
 use self::accumulate::Builder;
 use self::disk::Spent;

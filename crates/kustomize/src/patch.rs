@@ -3,14 +3,17 @@
 //! A patch is a list of operations (JSON 6902) if its text is a list, and else a strategic merge.
 
 mod json6902;
+mod server;
 mod shapes;
 mod strategic;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use self::shapes::Mergeable;
+
 use self::json6902::Operation;
-use crate::error::Fault;
+use crate::error::{Fault, PatchError};
 use crate::identity::{Identity, scalar_text, text_at};
 use crate::limits::RESOURCES_MAX;
 use crate::resource::{Resource, Resources};
@@ -94,6 +97,29 @@ pub(crate) fn objects(documents: Vec<Value>) -> Result<Vec<Value>, Fault> {
         }
     }
     Ok(objects)
+}
+
+/// Applies a JSON patch (RFC 6902) to an object.
+///
+/// # Errors
+/// What is wrong with the patch, or what of it does not fit the object.
+pub fn json_patch(mut object: Value, patch: &Value) -> Result<Value, PatchError> {
+    let operations = json6902::read(patch)?;
+    json6902::apply(&mut object, &operations)?;
+    Ok(object)
+}
+
+/// Merges a strategic merge patch into an object, as an API server does.
+///
+/// # Errors
+/// What is wrong with the patch, or what of it does not fit the object.
+pub fn strategic_merge(object: Value, patch: Value) -> Result<Value, PatchError> {
+    Ok(server::merge(object, patch)?)
+}
+
+/// Whether a kind takes such a patch: in Kubernetes, kinds of extensions do not.
+pub fn takes_strategic_merge(api_version: &str, kind: &str) -> bool {
+    server::is_known(api_version, kind)
 }
 
 /// Applies an entry of `patches`.

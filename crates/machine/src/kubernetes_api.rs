@@ -1,4 +1,4 @@
-//! The Kubernetes API of a machine, for kubectl: it reads, and changes nothing.
+//! The Kubernetes API of a machine, for kubectl.
 //!
 //! Off unless asked for: unlike the machine's sockets, a port on loopback can be reached by every
 //! user of the host. Who may ask is who can read the kubeconfig that the machine writes, mode 0600:
@@ -12,8 +12,10 @@ mod access;
 mod body;
 mod content;
 mod endpoints;
+mod refusals;
 mod serve;
 mod server;
+mod write;
 
 use std::fmt;
 use std::fs;

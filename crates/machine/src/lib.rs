@@ -14,7 +14,7 @@
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
 //! | `client`, `exec`, `processes`, `record` | what the user's commands need |
 //! | `publish` | ports of the host that lead to gateways |
-//! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl; it only reads |
+//! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `host_path` | directories of the host that pods may write |
@@ -22,6 +22,7 @@
 //! | `pod_object` | a pod with what its node reports, as Kubernetes shows it |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
+//! | `judgement` | what a machine makes of manifests before it takes them |
 //! | [`logs`] | reading and following logs that are rotated |
 
 mod accepting;
@@ -40,6 +41,7 @@ mod host_path;
 pub mod image;
 mod import;
 mod init;
+mod judgement;
 mod kubernetes_api;
 pub mod layout;
 pub mod logs;
@@ -72,6 +74,7 @@ pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
+pub use judgement::judge;
 pub use kubernetes_api::{
     ApiAddress, ApiAddressError, KubernetesApiError, bind_kubernetes_api, serve_kubernetes_api,
 };

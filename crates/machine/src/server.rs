@@ -138,24 +138,12 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CommandError> {
     Ok(serde_json::from_slice(body)?)
 }
 
-/// Changes objects and lets the controllers follow, so that the answer says which pods no node
-/// takes.
+/// Changes objects, and has the controllers go on.
 fn change(
     machine: &Machine,
     change: impl FnOnce(&mut Objects, &str) -> Result<Changes, ApplyError>,
 ) -> Result<Value, CommandError> {
-    let mut objects = machine.objects();
-    let before = objects.unscheduled();
-    let mut changes = change(&mut objects, &timestamp())?;
-    if let Err(error) = objects.settle() {
-        // What asked for the change has it; the controllers try again by themselves.
-        let error = anyhow::Error::new(error);
-        tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
-    }
-    let mut new = objects.unscheduled();
-    new.retain(|pod, _| !before.contains_key(pod));
-    changes.warnings.extend(new.iter().map(|(pod, why)| format!("{pod} will not run: {why}")));
-    drop(objects);
+    let changes = machine.objects().change(change)?;
     machine.changed.notify_one();
     to_json(&changes)
 }

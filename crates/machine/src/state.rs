@@ -102,6 +102,25 @@ impl Objects {
         Ok(changes)
     }
 
+    /// Changes objects and lets the controllers follow, so that the answer says which pods no node
+    /// takes.
+    pub(super) fn change(
+        &mut self,
+        change: impl FnOnce(&mut Self, &str) -> Result<Changes, ApplyError>,
+    ) -> Result<Changes, ApplyError> {
+        let before = self.unscheduled();
+        let mut changes = change(self, &timestamp())?;
+        if let Err(error) = self.settle() {
+            // What asked for the change has it; the controllers try again by themselves.
+            let error = anyhow::Error::new(error);
+            tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
+        }
+        let mut new = self.unscheduled();
+        new.retain(|pod, _| !before.contains_key(pod));
+        changes.warnings.extend(new.iter().map(|(pod, why)| format!("{pod} will not run: {why}")));
+        Ok(changes)
+    }
+
     /// What applying objects would change, or why they would be refused.
     pub(super) fn differences(
         &self,

@@ -36,6 +36,7 @@ mod validate;
 pub mod virtual_service;
 pub mod waypoint;
 mod workloads;
+mod written;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -60,6 +61,7 @@ pub use self::spelling::{meant_label, nearest};
 pub use self::unread::Unenforced;
 pub use self::validate::names;
 pub use self::workloads::{Workload, WorkloadKind, Workloads, load_workloads};
+pub use self::written::{UnknownFields, one_value, written};
 
 /// Where manifests are read from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use crate::proto::kubernetes::{ListMeta, Pod, TypeMeta};
 
 /// The media type, for `Accept` and `Content-Type`.
-pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+pub use ambit_words::media_types::KUBERNETES_PROTOBUF as MEDIA_TYPE;
 
 /// What every message begins with; `k8s.io/apimachinery/pkg/runtime.Unknown` follows.
 const MAGIC: &[u8] = b"k8s\0";

@@ -18,7 +18,7 @@ const WORDS: &str = "ambit-words";
 const EDGES: [(&str, &[&str]); 23] = [
     (WORDS, &[]),
     ("ambit-apiserver", &[]),
-    ("ambit-kubeapi", &[]),
+    ("ambit-kubeapi", &["ambit-kustomize"]),
     ("ambit-kustomize", &[]),
     ("ambit-image", &[]),
     ("ambit-model", &[]),

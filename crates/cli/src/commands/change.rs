@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use ambit_machine::image::ImageMap;
-use ambit_machine::objects::{Changes, ObjectRef, Outcome, refused_fields};
-use ambit_machine::{Client, ImageArguments, PodInfo, Record, unknown_images};
+use ambit_machine::objects::{Changes, ObjectRef, Outcome};
+use ambit_machine::{Client, ImageArguments, PodInfo, Record, judge};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
@@ -39,21 +39,6 @@ pub(super) fn check(
     let (surprises, errors) = judge(manifests, existing, images);
     warn(&surprises);
     if errors.is_empty() { Ok(()) } else { refused(&Errors(errors), "applied") }
-}
-
-/// The surprises, also if there are errors, and the errors.
-fn judge(
-    manifests: &Manifests,
-    existing: &[Typed],
-    images: &ImageArguments,
-) -> (Vec<Finding>, Vec<Finding>) {
-    let (surprises, mut errors) = match manifests.check(existing) {
-        Ok(surprises) => (surprises, Vec::new()),
-        Err(Errors(errors)) => (Vec::new(), errors),
-    };
-    errors.extend(refused_fields(manifests));
-    errors.extend(unknown_images(manifests, Some(&images.commands), &images.sources));
-    (surprises, errors)
 }
 
 pub(super) fn refused<T>(errors: &Errors, done: &str) -> Result<T> {

@@ -11,6 +11,12 @@ use serde_json::Value;
 /// The objects of a kind.
 pub(super) async fn objects(client: &Client, kind: Kind) -> Result<Vec<Value>, ClientError> {
     let mut objects = client.objects(kind.plural()).await?;
+    for object in &mut objects {
+        // Whose the fields are is for clients that apply; kubectl does not show it either.
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    }
     if kind != Kind::Pod {
         return Ok(objects);
     }

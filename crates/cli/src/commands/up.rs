@@ -102,7 +102,7 @@ fn tell_ways(args: &UpArgs, layout: &Layout) {
     }
     if args.kubernetes_api.is_some() {
         let path = layout.kubeconfig();
-        tell(format_args!("        kubectl reads it with KUBECONFIG={}", path.display()));
+        tell(format_args!("        kubectl uses it with KUBECONFIG={}", path.display()));
     }
 }
 

@@ -119,6 +119,36 @@ pub(crate) struct Field {
     pub(crate) shape: Shape,
 }
 
+/// What is known of a value of Kubernetes: how its lists are merged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mergeable(Field);
+
+impl Mergeable {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self(Field { keys: None, shape: None });
+
+    /// What is known of an object; of kinds of extensions nothing is.
+    pub fn of(api_version: &str, kind: &str) -> Self {
+        Self(Field { keys: None, shape: shape_of(api_version, kind) })
+    }
+
+    /// What is known of a field.
+    pub fn field(self, name: &str) -> Self {
+        Self(field(self.0.shape, name))
+    }
+
+    /// What is known of an element of a list.
+    pub fn element(self) -> Self {
+        Self(Field { keys: None, shape: self.0.shape })
+    }
+
+    /// By which fields elements are told apart, none of scalars; `None` for a list that is replaced
+    /// as a whole.
+    pub fn keys(self) -> Option<&'static [&'static str]> {
+        self.0.keys
+    }
+}
+
 struct Tables {
     shapes: HashMap<(&'static str, &'static str), Field>,
     kinds: HashMap<(&'static str, &'static str), &'static str>,

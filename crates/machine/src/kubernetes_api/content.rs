@@ -6,13 +6,14 @@
 
 use std::path::PathBuf;
 
-use ambit_kubeapi::{Key, Log, Resource, Status};
+use ambit_kubeapi::{Key, Log, Status};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::endpoints;
+use super::{endpoints, refusals};
 use crate::client::PodInfo;
+use crate::layout::Layout;
 use crate::objects::{Kind, ObjectRef};
 use crate::pod_object::complete_pod;
 use crate::registry::Phase;
@@ -25,24 +26,36 @@ pub(super) const VERSION: &str = concat!("ambit-", env!("CARGO_PKG_VERSION"));
 const CONTAINERS: [(&str, &str); 2] =
     [("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")];
 
+/// Why an object that is shown cannot be written.
+pub(super) const MADE: &str =
+    "the machine makes it of other objects; write those, or an object of another name";
+
 /// All objects of a kind.
 pub(super) fn objects(machine: &Machine, plural: &str) -> Vec<(Key, Value)> {
-    let objects = machine.objects();
+    let copied = copied(&machine.layout, &machine.objects(), plural);
+    finished(plural, copied)
+}
+
+/// The objects of a kind, as long as nobody else changes them.
+pub(super) fn copied(layout: &Layout, objects: &Objects, plural: &str) -> Vec<Value> {
     match plural {
-        "pods" => pods(machine, &objects),
-        "endpoints" => endpoints::endpoints(&objects).into_iter().map(keyed).collect(),
-        "events" => objects.events.to_json().into_iter().map(keyed).collect(),
+        "pods" => pods(layout, objects),
+        "endpoints" => endpoints::endpoints(objects),
+        "events" => objects.events.to_json(),
         _ => {
-            let stored = objects.store.of_plural(plural);
-            let stored: Vec<Value> = stored.map(|(_, value)| value.clone()).collect();
+            let stored = objects.store.of_plural(plural).map(|(_, value)| value.clone());
             let made = match plural {
-                "endpointslices" => endpoints::slices(&objects),
+                "endpointslices" => endpoints::slices(objects),
                 _ => Vec::new(),
             };
-            drop(objects);
-            stored.into_iter().map(|it| shown(plural, it)).chain(made).map(keyed).collect()
+            stored.chain(made).collect()
         }
     }
+}
+
+/// Copied objects with what else Kubernetes shows.
+pub(super) fn finished(plural: &str, copied: Vec<Value>) -> Vec<(Key, Value)> {
+    copied.into_iter().map(|it| keyed(shown(plural, it))).collect()
 }
 
 fn keyed(object: Value) -> (Key, Value) {
@@ -52,7 +65,7 @@ fn keyed(object: Value) -> (Key, Value) {
 }
 
 /// A stored object with what Kubernetes adds to those of its kind.
-fn shown(plural: &str, mut object: Value) -> Value {
+pub(super) fn shown(plural: &str, mut object: Value) -> Value {
     match plural {
         "nodes" => describe_node(&mut object),
         "deployments" => judge_deployment(&mut object),
@@ -63,7 +76,7 @@ fn shown(plural: &str, mut object: Value) -> Value {
 }
 
 /// Each pod with what its node reports.
-fn pods(machine: &Machine, objects: &Objects) -> Vec<(Key, Value)> {
+fn pods(layout: &Layout, objects: &Objects) -> Vec<Value> {
     let pod = |info: PodInfo| {
         let named = ObjectRef::new(Kind::Pod, Some(&info.namespace), &info.name);
         let mut object = objects.store.object(&named)?.clone();
@@ -71,9 +84,9 @@ fn pods(machine: &Machine, objects: &Objects) -> Vec<(Key, Value)> {
         let status = objects.reported.status(&info.namespace, &info.name, &info.uid);
         let started = status.and_then(|it| it.started_at.as_deref());
         complete_words(&mut object, started);
-        Some(keyed(object))
+        Some(object)
     };
-    objects.pods(&machine.layout).into_iter().filter_map(pod).collect()
+    objects.pods(layout).into_iter().filter_map(pod).collect()
 }
 
 /// Puts Kubernetes' words where it has words, and the times that are known.
@@ -173,13 +186,8 @@ fn encode_texts(secret: &mut Value) {
 pub(super) fn log_of(machine: &Machine, log: &Log) -> Result<PathBuf, Status> {
     let object = ObjectRef::new(Kind::Pod, Some(&log.namespace), &log.pod);
     let found = machine.objects().store.object(&object).cloned();
-    let pods = Resource {
-        kind: Kind::Pod.name(),
-        plural: Kind::Pod.plural(),
-        namespaced: true,
-        api_versions: Kind::Pod.api_versions(),
-    };
-    let pod = found.ok_or_else(|| Status::not_found(&pods, &log.pod))?;
+    let absent = || Status::not_found(&refusals::resource(Kind::Pod), &log.pod);
+    let pod = found.ok_or_else(absent)?;
     let container = container(&pod, log)?;
     let path = machine.layout.pod_log(&log.namespace, &log.pod, &container);
     if path.exists() {

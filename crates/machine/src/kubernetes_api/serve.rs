@@ -1,7 +1,7 @@
 //! The server: connections, requests, and the answer to each.
 //!
-//! Everything is bounded: connections, the time for a handshake and a head, the size of a head, the
-//! requests that are worked on at once, and the answers that stay open. Bodies are not read. A
+//! Everything is bounded: connections, the time for a handshake, a head and a body, their sizes,
+//! the requests that are worked on at once, and the answers that stay open. A
 //! client that may not ask is cut off with its first answer, or if it says nothing: others of the
 //! host must not keep the user out.
 
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use ambit_kubeapi::{Call, History, Listing, Request, Single, Status};
 use ambit_tls::edge::EdgeAcceptor;
-use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WARNING};
 use http::{HeaderValue, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 
 use super::body::{self, Body};
 use super::server::Server;
+use super::write::{self, Written};
 
 use crate::accepting::ACCEPT_PAUSE;
 
@@ -38,6 +39,13 @@ const HEAD_SIZE_MAX_BYTES: usize = 32 << 10;
 /// from its first byte or the answer before it.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Largest body, as in Kubernetes, and the time for it.
+const BODY_SIZE_MAX_BYTES: usize = 3 << 20;
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most warnings of an answer, and the most characters of one.
+const WARNINGS_MAX: usize = 32;
+const WARNING_LEN_MAX: usize = 1000;
 
 /// Accepts connections for as long as the machine lives.
 pub(super) async fn accept(server: Arc<Server>, socket: TcpListener, tls: EdgeAcceptor) {
@@ -97,7 +105,7 @@ async fn carry(
 }
 
 async fn answer(server: &Arc<Server>, request: http::Request<Incoming>) -> Response<Body> {
-    match try_answer(server, &request).await {
+    match try_answer(server, request).await {
         Ok(response) => response,
         Err(status) => refusal(&status),
     }
@@ -105,13 +113,16 @@ async fn answer(server: &Arc<Server>, request: http::Request<Incoming>) -> Respo
 
 async fn try_answer(
     server: &Arc<Server>,
-    request: &http::Request<Incoming>,
+    request: http::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let busy = || Status::too_many("too many requests at once; try again");
     let _held = Arc::clone(&server.requests).try_acquire_owned().map_err(|_| busy())?;
-    let accept = request.headers().get(http::header::ACCEPT).and_then(|it| it.to_str().ok());
-    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-    let call = server.api.call(&Request { method: request.method(), path, query, accept })?;
+    let (head, incoming) = request.into_parts();
+    let text = |name| head.headers.get(name).and_then(|it| it.to_str().ok());
+    let (accept, content_type) = (text(ACCEPT), text(CONTENT_TYPE));
+    let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
+    let call =
+        server.api.call(&Request { method: &head.method, path, query, accept, content_type })?;
     let room = || {
         let busy = |_| Status::too_many("too many watches and followed logs; try again");
         Arc::clone(&server.streams).try_acquire_owned().map_err(busy)
@@ -120,7 +131,21 @@ async fn try_answer(
         Call::Document { media_type, body } => Ok(whole(media_type, body.to_string().into())),
         Call::Health => Ok(whole("text/plain", "ok".into())),
         Call::List(listing) => Ok(json(&list(server, listing).await?)),
-        Call::Get(single) => Ok(json(&get(server, single).await?)),
+        Call::Get(single) => {
+            let shown = |single: &Single, found: &Value| {
+                ambit_kubeapi::object(single, found, jiff::Timestamp::now())
+            };
+            Ok(json(&get(server, single, shown).await?))
+        }
+        Call::GetScale(single) => {
+            let shown = |_: &Single, found: &Value| ambit_kubeapi::scale(found);
+            Ok(json(&get(server, single, shown).await?))
+        }
+        Call::Write(write) => {
+            let body = whole_body(incoming).await?;
+            let written = write::carry_out(server, *write, query.to_owned(), body).await?;
+            Ok(answered_write(&written))
+        }
         Call::Watch(watch) => {
             let stream = body::watch(Arc::clone(server), watch, room()?).await?;
             Ok(answered("application/json", stream))
@@ -141,15 +166,60 @@ async fn list(server: &Arc<Server>, listing: Listing) -> Result<Value, Status> {
     server.look(plural, answer).await
 }
 
-async fn get(server: &Arc<Server>, single: Single) -> Result<Value, Status> {
+async fn get(
+    server: &Arc<Server>,
+    single: Single,
+    shown: impl FnOnce(&Single, &Value) -> Value + Send + 'static,
+) -> Result<Value, Status> {
     let plural = single.resource.plural;
     let answer = move |history: &History| -> Result<Value, Status> {
         let Single { resource, namespace, name, .. } = &single;
         let found = history.object(resource.plural, namespace, name);
         let found = found.ok_or_else(|| Status::not_found(resource, name))?;
-        Ok(ambit_kubeapi::object(&single, found, jiff::Timestamp::now()))
+        Ok(shown(&single, found))
     };
     server.look(plural, answer).await?
+}
+
+/// The body of a request.
+async fn whole_body(incoming: Incoming) -> Result<Bytes, Status> {
+    let reading = Limited::new(incoming, BODY_SIZE_MAX_BYTES).collect();
+    let read = timeout(BODY_TIMEOUT, reading).await;
+    let read =
+        read.map_err(|_elapsed| Status::bad_request("the body of the request is too slow"))?;
+    match read {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Status::too_large(BODY_SIZE_MAX_BYTES)),
+        Err(_) => Err(Status::bad_request("the body of the request ended too early")),
+    }
+}
+
+fn answered_write(written: &Written) -> Response<Body> {
+    let mut response = json(&written.body);
+    *response.status_mut() = written.code;
+    for value in warning_values(&written.warnings) {
+        response.headers_mut().append(WARNING, value);
+    }
+    response
+}
+
+/// Warnings as headers, which kubectl prints.
+fn warning_values(warnings: &[String]) -> Vec<HeaderValue> {
+    let left_out = warnings.len().saturating_sub(WARNINGS_MAX);
+    let more = (left_out > 0).then(|| format!("{left_out} more warnings were left out"));
+    let shown = warnings.iter().take(WARNINGS_MAX).chain(&more);
+    let value = |warning: &String| {
+        let mut quoted = String::new();
+        for character in warning.chars().take(WARNING_LEN_MAX) {
+            match character {
+                '"' | '\\' => quoted.extend(['\\', character]),
+                control if control.is_control() => quoted.push(' '),
+                other => quoted.push(other),
+            }
+        }
+        HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()).ok()
+    };
+    shown.filter_map(value).collect()
 }
 
 /// An answer that ends the connection.
@@ -180,4 +250,21 @@ fn answered(media_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_quoted_and_bounded() {
+        let warnings = ["a \"b\" \\ c\nd – e".to_owned(), "x".repeat(2000)];
+        let values = warning_values(&warnings);
+        assert_eq!(values[0].as_bytes(), "299 - \"a \\\"b\\\" \\\\ c d – e\"".as_bytes());
+        assert_eq!(values[1].len(), "299 - \"\"".len() + WARNING_LEN_MAX);
+        let many = vec!["w".to_owned(); 40];
+        let values = warning_values(&many);
+        assert_eq!(values.len(), WARNINGS_MAX + 1);
+        assert_eq!(values[WARNINGS_MAX].as_bytes(), b"299 - \"8 more warnings were left out\"");
+    }
 }

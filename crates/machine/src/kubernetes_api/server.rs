@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
 use super::access::Access;
-use super::content;
+use super::{content, refusals};
 use crate::objects::Kind;
 use crate::state::Machine;
 
@@ -20,10 +20,20 @@ const REQUESTS_MAX: usize = 32;
 const STREAMS_MAX: usize = 128;
 
 /// Kinds that are made of others here, beside those that a machine keeps.
-const ENDPOINTS: Resource =
-    Resource { kind: "Endpoints", plural: "endpoints", namespaced: true, api_versions: &["v1"] };
-const EVENTS: Resource =
-    Resource { kind: "Event", plural: "events", namespaced: true, api_versions: &["v1"] };
+const ENDPOINTS: Resource = Resource {
+    kind: "Endpoints",
+    plural: "endpoints",
+    namespaced: true,
+    api_versions: &["v1"],
+    only_read: Some("the machine makes endpoints of Services and pods; write an EndpointSlice"),
+};
+const EVENTS: Resource = Resource {
+    kind: "Event",
+    plural: "events",
+    namespaced: true,
+    api_versions: &["v1"],
+    only_read: Some("events are what the machine has seen itself"),
+};
 
 /// What the connections share.
 pub(super) struct Server {
@@ -39,12 +49,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(machine: Arc<Machine>, access: Access) -> Self {
-        let kept = Kind::all().map(|kind| Resource {
-            kind: kind.name(),
-            plural: kind.plural(),
-            namespaced: kind.is_namespaced(),
-            api_versions: kind.api_versions(),
-        });
+        let kept = Kind::all().map(refusals::resource);
         let resources = kept.chain([ENDPOINTS, EVENTS]).collect();
         let settled = machine.objects().settled.subscribe();
         Self {
@@ -64,15 +69,26 @@ impl Server {
         plural: &'static str,
         answer: impl FnOnce(&History) -> T + Send + 'static,
     ) -> Result<T, Status> {
+        let look = move |machine: &Arc<Machine>, history: &mut History| {
+            let now: Vec<(Key, Value)> = content::objects(machine, plural);
+            history.look(plural, now);
+            answer(history)
+        };
+        self.with_history(look).await
+    }
+
+    /// Works with the history alone. Who needs the objects as well takes them after it.
+    pub(super) async fn with_history<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Machine>, &mut History) -> T + Send + 'static,
+    ) -> Result<T, Status> {
         let server = Arc::clone(self);
         // Whoever holds the objects may hold them for long.
-        let looking = tokio::task::spawn_blocking(move || {
+        let working = tokio::task::spawn_blocking(move || {
             let mut history =
                 server.history.lock().expect("nothing panics while it holds the lock");
-            let now: Vec<(Key, Value)> = content::objects(&server.machine, plural);
-            history.look(plural, now);
-            answer(&history)
+            work(&server.machine, &mut history)
         });
-        looking.await.map_err(|_| Status::internal("the objects could not be read"))
+        working.await.map_err(|_| Status::internal("the request could not be carried out"))
     }
 }

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::store::{Draft, Settled, Store};
+use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, pod_fields, workload_fields};
 use crate::addresses;
 use crate::image::{ImageError, ImageMap, command_line};
@@ -698,11 +698,16 @@ pub(super) fn default_to(value: &mut Value, pointer: &str, default: Value) {
 
 /// Whether two objects say the same, apart from what [`Draft::put`] writes.
 fn same(old: &Value, new: &Value) -> bool {
+    // Who does not say whose the fields are leaves that as it is.
+    let says_owners = new.pointer("/metadata/managedFields").is_some();
     let said = |value: &Value| {
         let mut value = value.clone();
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
                 metadata.remove(field);
+            }
+            if !says_owners {
+                metadata.remove(MANAGED_FIELDS);
             }
         }
         if let Some(object) = value.as_object_mut() {

@@ -70,6 +70,13 @@ impl Store {
         replicas: u32,
         now: &str,
     ) -> Result<Changes, ApplyError> {
+        let value = self.scaled(object, replicas)?;
+        self.write(object.clone(), value, now)?;
+        Ok(configured(object))
+    }
+
+    /// What [`Store::scale`] would make of the object.
+    pub(crate) fn scaled(&self, object: &ObjectRef, replicas: u32) -> Result<Value, ApplyError> {
         if ![Kind::Deployment, Kind::StatefulSet].map(Kind::plural).contains(&&*object.plural) {
             return Err(ApplyError::Unscalable { object: object.clone() });
         }
@@ -78,7 +85,9 @@ impl Store {
             let object = Box::new(object.clone());
             return Err(ApplyError::Refused { object, field, what, remedy });
         }
-        self.edit(object, now, |value| value["spec"]["replicas"] = json!(replicas))
+        let mut value = self.present(object)?;
+        value["spec"]["replicas"] = json!(replicas);
+        Ok(value)
     }
 
     /// Restarts the pods of an object, a few at a time.
@@ -87,24 +96,17 @@ impl Store {
         if !rolls.contains(&&*object.plural) {
             return Err(ApplyError::Unrestartable { object: object.clone() });
         }
-        self.edit(object, now, |value| {
-            let template = &mut value["spec"]["template"]["metadata"];
-            template["annotations"][RESTARTED_AT_ANNOTATION] = json!(now);
-        })
+        let mut value = self.present(object)?;
+        let template = &mut value["spec"]["template"]["metadata"];
+        template["annotations"][RESTARTED_AT_ANNOTATION] = json!(now);
+        self.write(object.clone(), value, now)?;
+        Ok(configured(object))
     }
 
-    fn edit(
-        &mut self,
-        object: &ObjectRef,
-        now: &str,
-        edit: impl FnOnce(&mut Value),
-    ) -> Result<Changes, ApplyError> {
+    /// A copy of an object that must be there.
+    fn present(&self, object: &ObjectRef) -> Result<Value, ApplyError> {
         let absent = || ApplyError::Absent { object: object.clone() };
-        let mut value = self.object(object).cloned().ok_or_else(absent)?;
-        edit(&mut value);
-        self.write(object.clone(), value, now)?;
-        let change = Change { object: object.clone(), outcome: Outcome::Configured };
-        Ok(Changes { changes: vec![change], warnings: Vec::new() })
+        self.object(object).cloned().ok_or_else(absent)
     }
 
     /// Writes one object unchanged: for objects that the machine itself makes (nodes, pods,
@@ -142,6 +144,11 @@ impl Store {
         let settled = draft.settle();
         self.commit(settled)
     }
+}
+
+fn configured(object: &ObjectRef) -> Changes {
+    let change = Change { object: object.clone(), outcome: Outcome::Configured };
+    Changes { changes: vec![change], warnings: Vec::new() }
 }
 
 impl Draft<'_> {

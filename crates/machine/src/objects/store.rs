@@ -14,6 +14,9 @@ use serde_json::{Value, json};
 use super::{Kind, ObjectRef};
 use crate::layout::Layout;
 
+/// Where it is said whose the fields are, for who applies through the Kubernetes API.
+pub(super) const MANAGED_FIELDS: &str = "managedFields";
+
 /// A change that could not be made durable; nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -219,6 +222,7 @@ impl Draft<'_> {
         let generation = old_meta("generation").and_then(Value::as_u64).unwrap_or(0);
         let spec_differs = old.is_none_or(|old| old.get("spec") != value.get("spec"));
         let deletion = old_meta("deletionTimestamp").cloned();
+        let owners = old_meta(MANAGED_FIELDS).cloned();
         let metadata = &mut value["metadata"];
         metadata["uid"] = uid;
         metadata["creationTimestamp"] = created;
@@ -226,6 +230,9 @@ impl Draft<'_> {
         metadata["resourceVersion"] = Value::String(self.version.to_string());
         if let Some(deletion) = deletion {
             metadata["deletionTimestamp"] = deletion;
+        }
+        if let Some(owners) = owners.filter(|_| metadata.get(MANAGED_FIELDS).is_none()) {
+            metadata[MANAGED_FIELDS] = owners;
         }
         self.changes.insert(object, Some(value));
     }

@@ -300,3 +300,23 @@ fn only_what_has_replicas_is_scaled() {
     let why = store.restart(&reference("jobs", "w"), LATER).unwrap_err().to_string();
     assert!(why.contains("Job default/w has no pods to restart"), "{why}");
 }
+
+#[test]
+fn whose_the_fields_are_stays_until_it_is_said_anew() {
+    let mut fixture = Fixture::new();
+    let owned = |manager: &str| {
+        let mut object = config_map("m", "1");
+        object["metadata"]["managedFields"] = json!([{"manager": manager}]);
+        object
+    };
+    let owners = |fixture: &Fixture| {
+        let object = fixture.object("configmaps", "m").unwrap();
+        object["metadata"]["managedFields"][0]["manager"].clone()
+    };
+    fixture.apply(vec![owned("helm")]).unwrap();
+    assert_eq!(fixture.apply(vec![config_map("m", "1")]).unwrap(), [Outcome::Unchanged]);
+    assert_eq!(fixture.apply(vec![config_map("m", "2")]).unwrap(), [Outcome::Configured]);
+    assert_eq!(owners(&fixture), "helm");
+    fixture.apply(vec![owned("other")]).unwrap();
+    assert_eq!(owners(&fixture), "other");
+}

@@ -2,9 +2,11 @@
 //!
 //! A map is merged field by field, and `null` removes one. Some lists are merged by a key of their
 //! members; all others are replaced. Directives (`$patch`, `$retainKeys`,
-//! `$deleteFromPrimitiveList`) say otherwise. The keys are those of the kinds that a waypoint is
+//! `$deleteFromPrimitiveList`) say otherwise; members stay in their order, whatever
+//! `$setElementOrder` says. The keys are those of the kinds that a waypoint is
 //! made of. Nothing here knows what a field means.
 
+use ambit_words::patches::{DELETE_FROM_LIST, PATCH, RETAIN_KEYS, SET_ELEMENT_ORDER};
 use serde_json::{Map, Value};
 
 /// Lists that are merged, by the name of their field, and what tells their members apart: the first
@@ -25,14 +27,6 @@ const KEYS: [(&str, &[&str]); 14] = [
     ("volumeMounts", &["mountPath"]),
     ("volumes", &["name"]),
 ];
-/// What is done with the map, or with the list, that it is in.
-const PATCH: &str = "$patch";
-/// The only fields of the map that stay.
-const RETAIN_KEYS: &str = "$retainKeys";
-/// How the members of a list are ordered; they stay as they are.
-const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
-/// Values that a list loses.
-const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList/";
 
 /// Merges a patch; an error says where it makes no sense.
 pub(super) fn merge(
