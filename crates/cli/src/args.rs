@@ -283,7 +283,7 @@ pub(crate) struct UpArgs {
     /// reaches it.
     #[arg(long = "publish", value_name = "PORT=GATEWAY/PORT", conflicts_with = "no_mesh")]
     pub(crate) publish: Vec<ambit_machine::Published>,
-    /// Serves the Kubernetes API on a port of this computer's loopback, for kubectl to read.
+    /// Serves the Kubernetes API on a port of this computer's loopback, for kubectl.
     /// Without a port the kernel chooses one. See `ambit kubeconfig`.
     #[arg(
         long,

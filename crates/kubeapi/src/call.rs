@@ -14,6 +14,7 @@ use crate::query::Query;
 use crate::resource::Resource;
 use crate::selector::Selectors;
 use crate::status::Status;
+use crate::streams::{Exec, PortForward};
 
 /// How long a watch stays open if the client does not say.
 const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
@@ -64,6 +65,10 @@ pub enum Call {
     Watch(Watch),
     /// What a container has written.
     Log(Log),
+    /// A command in a container, whose connection carries what it reads and writes.
+    Exec(Exec),
+    /// Connections to ports of a pod, all over that of the request.
+    PortForward(PortForward),
 }
 
 /// The objects of a kind that are asked for, and how they are written.
@@ -282,14 +287,20 @@ fn of_object(
     request: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<Call, Status> {
+    let Single { namespace, name, .. } = single;
+    // GET begins a WebSocket, POST what is older.
+    let opens_stream = matches!(*request.method, Method::GET | Method::POST);
     match part {
         "scale" if single.resource.plural == "deployments" => Err(Status::reads_only()),
         _ if single.resource.plural != "pods" => Err(Status::no_such_path()),
         "log" if request.method == Method::GET => Ok(Call::Log(log(single, query)?)),
-        "exec" => Err(Status::streams_nothing("exec", "ambit exec")),
-        "attach" => Err(Status::streams_nothing("attach", "ambit logs -f")),
-        "portforward" => Err(Status::streams_nothing("port-forward", "ambit port-forward")),
-        "log" => Err(Status::reads_only()),
+        "exec" if opens_stream => Ok(Call::Exec(Exec::of(namespace, name, query)?)),
+        "portforward" if opens_stream => {
+            let (namespace, pod) = (namespace.clone(), name.clone());
+            Ok(Call::PortForward(PortForward { namespace, pod }))
+        }
+        "attach" => Err(Status::attaches_nothing()),
+        "log" | "exec" | "portforward" => Err(Status::reads_only()),
         _ => Err(Status::no_such_path()),
     }
 }
@@ -373,6 +384,12 @@ mod tests {
                 "log {}/{} {:?} {:?} {:?} {}",
                 it.namespace, it.pod, it.container, it.tail_lines, it.limit_bytes, it.follow
             ),
+            Call::Exec(it) => {
+                let files = [it.stdin, it.stdout, it.stderr, it.tty].map(u8::from);
+                let Exec { namespace, pod, container, command, .. } = it;
+                format!("exec {namespace}/{pod} {container:?} {command:?} {files:?}")
+            }
+            Call::PortForward(it) => format!("port-forward {}/{}", it.namespace, it.pod),
         }
     }
 
@@ -426,6 +443,22 @@ mod tests {
     }
 
     #[test]
+    fn streams_are_opened_by_either_method() {
+        let path = "/api/v1/namespaces/a/pods/web";
+        let check = |target: &str, expected: &str| {
+            for method in [Method::GET, Method::POST] {
+                let found = call(&method, &format!("{path}/{target}")).expect(target);
+                assert_eq!(short(found), expected);
+            }
+        };
+        let command = "exec?command=sh&command=-c&command=&stdin=true&stdout=true&stderr=true";
+        check(command, "exec a/web None [\"sh\", \"-c\", \"\"] [1, 1, 1, 0]");
+        let terminal = "exec?command=sh&container=main&stdout=true&stderr=true&tty=true";
+        check(terminal, "exec a/web Some(\"main\") [\"sh\"] [0, 1, 0, 1]");
+        check("portforward?ports=80", "port-forward a/web");
+    }
+
+    #[test]
     fn what_is_not_there_is_refused() {
         let check = |method: Method, target: &str, code: u16, part: &str| {
             let status = call(&method, target).expect_err(target).to_json();
@@ -456,14 +489,11 @@ mod tests {
         get("/api/v1/namespaces/a/pods/web/log?timestamps=1", 400, "leave --timestamps out");
         get("/api/v1/namespaces/a/pods/web/log?previous=1", 400, "leave --previous out");
         get("/api/v1/namespaces/a/pods/web/log?tailLines=-1", 400, "is not a number");
-        for (part, instead) in [
-            ("exec", "ambit exec"),
-            ("attach", "ambit logs -f"),
-            ("portforward", "ambit port-forward"),
-        ] {
-            let target = format!("/api/v1/namespaces/a/pods/web/{part}");
-            check(Method::POST, &target, 501, instead);
-        }
+        check(Method::POST, "/api/v1/namespaces/a/pods/web/attach", 501, "kubectl logs -f");
+        get("/api/v1/namespaces/a/pods/web/exec?stdout=1", 400, "name a command");
+        get("/api/v1/namespaces/a/pods/web/exec?command=ls&tty=1", 400, "at least one of stdin");
+        check(Method::PUT, "/api/v1/namespaces/a/pods/web/exec?command=ls", 405, "ambit");
+        check(Method::PUT, "/api/v1/namespaces/a/pods/web/portforward", 405, "ambit");
         for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
             check(method.clone(), "/api/v1/namespaces/a/pods/web", 405, "ambit apply");
             check(method.clone(), "/api/v1/namespaces/a/pods", 405, "ambit apply");
@@ -488,7 +518,9 @@ mod tests {
             (&resources[0]["resource"], &resources[0]["scope"]),
             (&json!("namespaces"), &json!("Cluster"))
         );
-        assert_eq!(resources[1]["subresources"][0]["subresource"], "log");
+        let parts = resources[1]["subresources"].as_array().expect("parts").iter();
+        let parts: Vec<&Value> = parts.map(|it| &it["subresource"]).collect();
+        assert_eq!(parts, ["exec", "log", "portforward"]);
         assert_eq!(resources[1]["shortNames"], json!(["po"]));
         let groups = ask("/apis");
         let names = groups["items"].as_array().expect("items").iter();

@@ -10,8 +10,12 @@ use crate::resource::Resource;
 
 /// What may be done with objects.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
-/// A part of a pod that may be read.
-const LOG: &str = "log";
+/// Parts of a pod, with the kind of what is sent to them and what may be done with them.
+const PARTS: [(&str, &str, &[&str]); 3] = [
+    ("exec", "PodExecOptions", &["create", "get"]),
+    ("log", "Pod", &["get"]),
+    ("portforward", "PodPortForwardOptions", &["create", "get"]),
+];
 /// The type of a document in the aggregated form.
 pub(crate) const AGGREGATED_TYPE: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -103,13 +107,13 @@ pub(crate) fn version(resources: &[Resource], group: &str, version: &str) -> Opt
             "shortNames": resource.short_names(),
             "categories": resource.categories(),
         }));
-        if has_log(resource) {
+        for (part, kind, verbs) in parts(resource) {
             listed.push(json!({
-                "name": format!("{}/{LOG}", resource.plural),
+                "name": format!("{}/{part}", resource.plural),
                 "singularName": "",
                 "namespaced": true,
-                "kind": resource.kind,
-                "verbs": ["get"],
+                "kind": kind,
+                "verbs": verbs,
             }));
         }
     }
@@ -125,8 +129,8 @@ pub(crate) fn version(resources: &[Resource], group: &str, version: &str) -> Opt
     })
 }
 
-fn has_log(resource: &Resource) -> bool {
-    resource.plural == "pods"
+fn parts(resource: &Resource) -> &'static [(&'static str, &'static str, &'static [&'static str])] {
+    if resource.plural == "pods" { &PARTS } else { &[] }
 }
 
 fn aggregated(resources: &[Resource], group: &str) -> Value {
@@ -141,9 +145,13 @@ fn aggregated(resources: &[Resource], group: &str) -> Value {
             "shortNames": it.short_names(),
             "categories": it.categories(),
         });
-        if has_log(it) {
-            shown["subresources"] =
-                json!([{"subresource": LOG, "responseKind": kind, "verbs": ["get"]}]);
+        let part = |(part, kind, verbs): &(&str, &str, &[&str])| {
+            let kind = json!({"group": group, "version": version, "kind": kind});
+            json!({"subresource": part, "responseKind": kind, "verbs": verbs})
+        };
+        let parts: Vec<Value> = parts(it).iter().map(part).collect();
+        if !parts.is_empty() {
+            shown["subresources"] = json!(parts);
         }
         shown
     };

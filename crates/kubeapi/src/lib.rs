@@ -1,9 +1,10 @@
 //! The part of the Kubernetes API that reads, over any set of objects.
 //!
 //! kubectl and client-go ask a server for discovery documents, lists, single objects, watches and
-//! logs. This crate reads such a request into a [`Call`], and writes the answer that Kubernetes
-//! would give. It is pure: requests and objects in, JSON out, and the time is handed in. It never
-//! opens a socket, checks who asks, or knows where objects come from.
+//! logs, for commands in pods, and for connections to their ports. This crate reads such a request
+//! into a [`Call`], and writes the answer that Kubernetes would give. It is pure: requests, objects
+//! and frames in, JSON and frames out, and the time is handed in. It never opens a socket, checks
+//! who asks, or knows where objects come from.
 //!
 //! | module | holds |
 //! |---|---|
@@ -16,6 +17,8 @@
 //! | `answer` | objects, lists and the events of a watch, in that form |
 //! | `table` | the columns that kubectl prints |
 //! | `history` | [`History`]: objects with their versions, and the latest changes |
+//! | `streams` | commands in pods, and connections to their ports: what is asked, and channels |
+//! | `spdy` | the frames of connections to ports, and of older clients' commands |
 //! | `status` | [`Status`]: a refusal, in Kubernetes' words |
 
 mod answer;
@@ -26,7 +29,9 @@ mod history;
 mod query;
 mod resource;
 mod selector;
+pub mod spdy;
 mod status;
+pub mod streams;
 mod table;
 
 pub use answer::{bookmark, event, initial_end, list, object};

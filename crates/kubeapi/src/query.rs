@@ -25,6 +25,11 @@ impl<'a> Query<'a> {
         found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
     }
 
+    /// All values of a parameter, in their order.
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| &**value)
+    }
+
     pub(crate) fn flag(&self, name: &str) -> bool {
         let found = self.pairs.iter().find(|(key, _)| key == name);
         found.is_some_and(|(_, value)| *value != "0" && !value.eq_ignore_ascii_case("false"))
@@ -45,6 +50,7 @@ mod tests {
         let query = Query::parse("watch=&follow=false&a=1&a=2&n=x&labelSelector=a%3Db%2Cc+in+(d)");
         assert!(query.flag("watch") && !query.flag("follow") && !query.flag("none"));
         assert_eq!(query.text("a"), Some("1"));
+        assert_eq!(query.all("a").collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(query.text("labelSelector"), Some("a=b,c in (d)"));
         assert_eq!(query.number("a"), Ok(Some(1)));
         assert_eq!(query.number("none"), Ok(None));

@@ -1,4 +1,5 @@
-//! The Kubernetes API of a machine, for kubectl: it reads, and changes nothing.
+//! The Kubernetes API of a machine, for kubectl: it reads objects, and runs commands in pods and
+//! connects to their ports.
 //!
 //! Off unless asked for: unlike the machine's sockets, a port on loopback can be reached by every
 //! user of the host. Who may ask is who can read the kubeconfig that the machine writes, mode 0600:
@@ -14,6 +15,7 @@ mod content;
 mod endpoints;
 mod serve;
 mod server;
+mod streams;
 
 use std::fmt;
 use std::fs;

@@ -14,7 +14,7 @@
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
 //! | `client`, `exec`, `processes`, `record` | what the user's commands need |
 //! | `publish` | ports of the host that lead to gateways |
-//! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl; it only reads |
+//! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
 //! | `host_path` | directories of the host that pods may write |

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use ambit_tls::ClientStream;
 use ambit_tls::web::WebConnector;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -46,14 +47,14 @@ fn kubectl_reads_a_machine() {
 }
 
 /// How the API is reached, from the kubeconfig.
-struct Api {
-    address: String,
+pub(crate) struct Api {
+    pub(crate) address: String,
     root_pem: String,
     token: String,
 }
 
 impl Api {
-    fn of(machine: &Machine) -> Self {
+    pub(crate) fn of(machine: &Machine) -> Self {
         let path = machine.run(&["kubeconfig", "--path"]);
         let mode = std::fs::metadata(path.trim()).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "nobody else may read it");
@@ -70,18 +71,22 @@ impl Api {
         }
     }
 
-    fn bearer(&self) -> String {
+    pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.token)
+    }
+
+    pub(crate) async fn connect(&self) -> ClientStream<TcpStream> {
+        let tls = WebConnector::new(None, Some(&self.root_pem)).expect("a root");
+        let (host, _) = self.address.rsplit_once(':').expect("a port");
+        let stream = TcpStream::connect(&self.address).await.expect("it listens");
+        tls.connect(host, stream).await.expect("its certificate is good")
     }
 
     /// Sends a head and reads the answer until `is_enough`, or to its end.
     fn exchange(&self, head: &str, is_enough: impl Fn(&str) -> bool) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let exchange = async {
-            let tls = WebConnector::new(None, Some(&self.root_pem)).expect("a root");
-            let (host, _) = self.address.rsplit_once(':').expect("a port");
-            let stream = TcpStream::connect(&self.address).await.expect("it listens");
-            let mut stream = tls.connect(host, stream).await.expect("its certificate is good");
+            let mut stream = self.connect().await;
             stream.write_all(head.as_bytes()).await.expect("it reads");
             let (mut answer, mut part) = (String::new(), [0; 4096]);
             while !is_enough(&answer) {
@@ -105,7 +110,7 @@ impl Api {
     }
 
     /// The answer to kubectl.
-    fn get(&self, target: &str, accept: &str) -> (u16, Value) {
+    pub(crate) fn get(&self, target: &str, accept: &str) -> (u16, Value) {
         let bearer = self.bearer();
         let headers =
             [("host", self.address.as_str()), ("authorization", &bearer), ("accept", accept)];

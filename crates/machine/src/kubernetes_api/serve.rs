@@ -1,9 +1,9 @@
 //! The server: connections, requests, and the answer to each.
 //!
 //! Everything is bounded: connections, the time for a handshake and a head, the size of a head, the
-//! requests that are worked on at once, and the answers that stay open. Bodies are not read. A
-//! client that may not ask is cut off with its first answer, or if it says nothing: others of the
-//! host must not keep the user out.
+//! requests that are worked on at once, and the answers and streams that stay open. Bodies are not
+//! read. A client that may not ask is cut off with its first answer, or if it says nothing: others
+//! of the host must not keep the user out.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 
 use super::body::{self, Body};
 use super::server::Server;
+use super::streams;
 
 use crate::accepting::ACCEPT_PAUSE;
 
@@ -84,7 +85,8 @@ async fn carry(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_SIZE_MAX_BYTES)
-        .serve_connection(TokioIo::new(stream), service_fn(answer));
+        .serve_connection(TokioIo::new(stream), service_fn(answer))
+        .with_upgrades();
     let mut connection = pin!(connection);
     let ended = match timeout(HANDSHAKE_TIMEOUT, &mut connection).await {
         Ok(ended) => ended,
@@ -96,8 +98,8 @@ async fn carry(
     }
 }
 
-async fn answer(server: &Arc<Server>, request: http::Request<Incoming>) -> Response<Body> {
-    match try_answer(server, &request).await {
+async fn answer(server: &Arc<Server>, mut request: http::Request<Incoming>) -> Response<Body> {
+    match try_answer(server, &mut request).await {
         Ok(response) => response,
         Err(status) => refusal(&status),
     }
@@ -105,7 +107,7 @@ async fn answer(server: &Arc<Server>, request: http::Request<Incoming>) -> Respo
 
 async fn try_answer(
     server: &Arc<Server>,
-    request: &http::Request<Incoming>,
+    request: &mut http::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let busy = || Status::too_many("too many requests at once; try again");
     let _held = Arc::clone(&server.requests).try_acquire_owned().map_err(|_| busy())?;
@@ -129,6 +131,8 @@ async fn try_answer(
             let stream = body::log(&server.machine, log, room()?).await?;
             Ok(answered("text/plain", stream))
         }
+        Call::Exec(exec) => streams::exec(server, exec, request).await,
+        Call::PortForward(of) => streams::port_forward(server, of, request).await,
     }
 }
 
