@@ -14,6 +14,7 @@ use crate::request::{Listing, Request, Single};
 use crate::resource::Resource;
 use crate::selector::Selectors;
 use crate::status::Status;
+use crate::streams::{Exec, PortForward};
 use crate::write::Write;
 use crate::{discovery, openapi};
 
@@ -57,6 +58,10 @@ pub enum Call {
     Watch(Watch),
     /// What a container has written.
     Log(Log),
+    /// A command in a container, whose connection carries what it reads and writes.
+    Exec(Exec),
+    /// Connections to ports of a pod, all over that of the request.
+    PortForward(PortForward),
 }
 
 /// A watch.
@@ -285,16 +290,26 @@ fn of_part(
         let single = Single { form, ..single };
         return Ok(if part == "scale" { Call::GetScale(single) } else { Call::Get(single) });
     }
-    if !is_read && let Some(write) = Write::of_part(&single, part, request, query)? {
+    // GET begins a WebSocket, POST what is older.
+    let opens_stream = matches!(*request.method, Method::GET | Method::POST);
+    let is_stream = single.resource.is_pod() && matches!(part, "exec" | "portforward" | "attach");
+    if !is_read
+        && !is_stream
+        && let Some(write) = Write::of_part(&single, part, request, query)?
+    {
         return Ok(Call::Write(Box::new(write)));
     }
     match part {
         _ if single.resource.plural != "pods" => Err(Status::no_such_path()),
         "log" if is_read => Ok(Call::Log(log(&single, query)?)),
-        "exec" => Err(Status::streams_nothing("exec", "ambit exec")),
-        "attach" => Err(Status::streams_nothing("attach", "ambit logs -f")),
-        "portforward" => Err(Status::streams_nothing("port-forward", "ambit port-forward")),
+        "exec" if opens_stream => Ok(Call::Exec(Exec::of(&single.namespace, &single.name, query)?)),
+        "portforward" if opens_stream => {
+            let Single { namespace, name: pod, .. } = single;
+            Ok(Call::PortForward(PortForward { namespace, pod }))
+        }
+        "attach" => Err(Status::attaches_nothing()),
         "log" => Err(Status::not_allowed("a log is only read")),
+        "exec" | "portforward" => Err(Status::not_allowed("streams begin with GET or POST")),
         _ => Err(Status::no_such_path()),
     }
 }
@@ -386,6 +401,12 @@ mod tests {
                 "log {}/{} {:?} {:?} {:?} {}",
                 it.namespace, it.pod, it.container, it.tail_lines, it.limit_bytes, it.follow
             ),
+            Call::Exec(it) => {
+                let files = [it.stdin, it.stdout, it.stderr, it.tty].map(u8::from);
+                let Exec { namespace, pod, container, command, .. } = it;
+                format!("exec {namespace}/{pod} {container:?} {command:?} {files:?}")
+            }
+            Call::PortForward(it) => format!("port-forward {}/{}", it.namespace, it.pod),
         }
     }
 
@@ -439,6 +460,22 @@ mod tests {
     }
 
     #[test]
+    fn streams_are_opened_by_either_method() {
+        let path = "/api/v1/namespaces/a/pods/web";
+        let check = |target: &str, expected: &str| {
+            for method in [Method::GET, Method::POST] {
+                let found = call(&method, &format!("{path}/{target}")).expect(target);
+                assert_eq!(short(found), expected);
+            }
+        };
+        let command = "exec?command=sh&command=-c&command=&stdin=true&stdout=true&stderr=true";
+        check(command, "exec a/web None [\"sh\", \"-c\", \"\"] [1, 1, 1, 0]");
+        let terminal = "exec?command=sh&container=main&stdout=true&stderr=true&tty=true";
+        check(terminal, "exec a/web Some(\"main\") [\"sh\"] [0, 1, 0, 1]");
+        check("portforward?ports=80", "port-forward a/web");
+    }
+
+    #[test]
     fn what_is_not_there_is_refused() {
         let check = |method: Method, target: &str, code: u16, part: &str| {
             let status = call(&method, target).expect_err(target).to_json();
@@ -469,14 +506,11 @@ mod tests {
         get("/api/v1/namespaces/a/pods/web/log?timestamps=1", 400, "leave --timestamps out");
         get("/api/v1/namespaces/a/pods/web/log?previous=1", 400, "leave --previous out");
         get("/api/v1/namespaces/a/pods/web/log?tailLines=-1", 400, "is not a number");
-        for (part, instead) in [
-            ("exec", "ambit exec"),
-            ("attach", "ambit logs -f"),
-            ("portforward", "ambit port-forward"),
-        ] {
-            let target = format!("/api/v1/namespaces/a/pods/web/{part}");
-            check(Method::POST, &target, 501, instead);
-        }
+        check(Method::POST, "/api/v1/namespaces/a/pods/web/attach", 501, "kubectl logs -f");
+        get("/api/v1/namespaces/a/pods/web/exec?stdout=1", 400, "name a command");
+        get("/api/v1/namespaces/a/pods/web/exec?command=ls&tty=1", 400, "at least one of stdin");
+        check(Method::PUT, "/api/v1/namespaces/a/pods/web/exec?command=ls", 405, "ambit");
+        check(Method::PUT, "/api/v1/namespaces/a/pods/web/portforward", 405, "ambit");
         for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
             check(method.clone(), "/api/v1/gizmos", 404, "could not find");
             check(method, "/api/v1/pods", 405, "name the namespace");
@@ -557,11 +591,9 @@ mod tests {
             (&json!("namespaces"), &json!("Cluster"))
         );
         assert_eq!(resources[1]["verbs"], json!(["get", "list", "watch"]), "nodes are only read");
-        let parts = &resources[2]["subresources"];
-        assert_eq!(
-            (&parts[0]["subresource"], &parts[1]["subresource"]),
-            (&json!("eviction"), &json!("log"))
-        );
+        let parts = resources[2]["subresources"].as_array().expect("parts");
+        let names: Vec<&Value> = parts.iter().map(|it| &it["subresource"]).collect();
+        assert_eq!(names, ["eviction", "exec", "log", "portforward"]);
         assert_eq!(parts[0]["responseKind"]["group"], "policy");
         assert_eq!(resources[2]["shortNames"], json!(["po"]));
         let groups = ask("/apis");

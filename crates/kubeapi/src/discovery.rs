@@ -14,6 +14,8 @@ const VERBS: [&str; 8] =
 const DELETE_ALL: &str = "deletecollection";
 /// What may be done with objects that the server makes itself.
 const READING_VERBS: [&str; 3] = ["get", "list", "watch"];
+/// What may be done with a part of a pod that is a stream.
+const STREAM_VERBS: &[&str] = &["create", "get"];
 /// The type of a document in the aggregated form.
 pub(crate) const AGGREGATED_TYPE: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -153,7 +155,11 @@ fn parts(resource: &Resource) -> Vec<Part> {
     if resource.is_pod() {
         let kind = Some(("policy", "v1", "Eviction"));
         parts.push(Part { name: "eviction", kind, verbs: &["create"] });
+        let kind = Some(("", "v1", "PodExecOptions"));
+        parts.push(Part { name: "exec", kind, verbs: STREAM_VERBS });
         parts.push(Part { name: "log", kind: None, verbs: &["get"] });
+        let kind = Some(("", "v1", "PodPortForwardOptions"));
+        parts.push(Part { name: "portforward", kind, verbs: STREAM_VERBS });
     }
     if resource.has_scale() {
         let kind = Some(("autoscaling", "v1", "Scale"));

@@ -1,10 +1,11 @@
 //! The Kubernetes API, over any set of objects.
 //!
 //! kubectl and client-go ask a server for discovery documents, lists, single objects, watches and
-//! logs, and to write objects. This crate reads such a request into a [`Call`], makes the object
-//! that is to be written, and writes the answer that Kubernetes would give. It is pure: requests
-//! and objects in, JSON out, and the time is handed in. It never opens a socket, checks who asks,
-//! knows where objects come from, or decides whether one is valid.
+//! logs, for commands in pods and for connections to their ports, and to write objects. This crate
+//! reads such a request into a [`Call`], makes the object that is to be written, and writes the
+//! answer that Kubernetes would give. It is pure: requests, objects and frames in, JSON and frames
+//! out, and the time is handed in. It never opens a socket, checks who asks, knows where objects
+//! come from, or decides whether one is valid.
 //!
 //! | module | holds |
 //! |---|---|
@@ -24,6 +25,8 @@
 //! | `answer` | objects, lists and the events of a watch, in that form |
 //! | `table` | the columns that kubectl prints |
 //! | `history` | [`History`]: objects with their versions, and the latest changes |
+//! | `streams` | commands in pods, and connections to their ports: what is asked, and channels |
+//! | `spdy` | the frames of connections to ports, and of older clients' commands |
 //! | `status` | [`Status`]: a refusal, in Kubernetes' words |
 
 mod answer;
@@ -40,7 +43,9 @@ mod request;
 mod resource;
 mod scale;
 mod selector;
+pub mod spdy;
 mod status;
+pub mod streams;
 mod table;
 mod write;
 

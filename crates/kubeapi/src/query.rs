@@ -25,7 +25,7 @@ impl<'a> Query<'a> {
         found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
     }
 
-    /// All values of a parameter.
+    /// All values of a parameter, in their order.
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| &**value)
     }

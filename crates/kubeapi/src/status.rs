@@ -154,9 +154,10 @@ impl Status {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
-    /// The server does not do this part of the API.
-    pub(crate) fn streams_nothing(what: &str, instead: &str) -> Self {
-        let message = format!("the server does not serve {what}; use `{instead}`");
+    /// There is nothing to attach to.
+    pub(crate) fn attaches_nothing() -> Self {
+        let message = "a container here has no standard input, and its output is its log: use \
+                       `kubectl logs -f` to follow it, or `kubectl exec -it` for a shell";
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
     }
 

@@ -18,12 +18,14 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
-use self::call::{Call, answer_of, call, connect, find};
+use self::call::{Call, call, connect};
 pub use self::call::{ExecError, ExecRequest, ForwardRequest, Terminal};
+pub(crate) use self::call::{answer_of, find};
 pub use self::forward::{find_port, forward};
 use self::relay::Relay;
 use super::state::Machine;
 use crate::accepting::ACCEPT_PAUSE;
+use crate::client::PodInfo;
 use crate::layout::Layout;
 use crate::node::ask_pod;
 use crate::pod::{
@@ -134,11 +136,32 @@ async fn pass_to_pod(machine: &Machine, caller: &Connection) -> Result<(), Strin
             (pod, PodRequest::Forward { port })
         }
     };
+    pass(machine, &pod, &request, &packet.fds, caller).await
+}
+
+/// Asks a pod from within the machine; answers with the connection by which the pod answers, and
+/// whose end is the end of the caller.
+pub(crate) async fn ask_as_caller(
+    machine: &Machine,
+    pod: &PodInfo,
+    request: &PodRequest,
+    fds: &[OwnedFd],
+) -> Result<Connection, String> {
+    let (own, caller) = Connection::pair().map_err(|error| error.to_string())?;
+    pass(machine, pod, request, fds, &caller).await?;
+    Ok(own)
+}
+
+async fn pass(
+    machine: &Machine,
+    pod: &PodInfo,
+    request: &PodRequest,
+    fds: &[OwnedFd],
+    caller: &Connection,
+) -> Result<(), String> {
     let socket = machine.layout.pod_socket(&pod.node, &pod.uid);
-    let own = caller.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-    let fds: Vec<OwnedFd> = packet.fds.into_iter().chain([own]).collect();
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    let asked = ask_pod(&socket, &request, &fds).await;
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).chain([caller.as_fd()]).collect();
+    let asked = ask_pod(&socket, request, &fds).await;
     asked.map(drop).map_err(|error| format!("{}/{}: {error}", pod.namespace, pod.name))
 }
 
@@ -150,5 +173,7 @@ fn message(request: ExecRequest) -> ExecMessage {
         command: request.command,
         window: request.terminal.as_ref().map(window),
         terminal: request.terminal.map(|terminal| terminal.kind),
+        // It is that of the caller's own session.
+        owns_terminal: false,
     }
 }

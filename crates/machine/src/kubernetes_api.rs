@@ -1,4 +1,5 @@
-//! The Kubernetes API of a machine, for kubectl.
+//! The Kubernetes API of a machine, for kubectl: it reads and writes objects, runs commands in pods
+//! and connects to their ports.
 //!
 //! Off unless asked for: unlike the machine's sockets, a port on loopback can be reached by every
 //! user of the host. Who may ask is who can read the kubeconfig that the machine writes, mode 0600:
@@ -15,6 +16,7 @@ mod endpoints;
 mod refusals;
 mod serve;
 mod server;
+mod streams;
 mod write;
 
 use std::fmt;

@@ -37,7 +37,7 @@ pub(crate) fn check_len(result: libc::ssize_t) -> io::Result<usize> {
 }
 
 /// Registers a non-blocking descriptor with the runtime that this is called in.
-pub(crate) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd stays open and the same until it is dropped, and the AsyncFd owns it.
     Ok(unsafe { AsyncFd::register(fd) }?)
 }

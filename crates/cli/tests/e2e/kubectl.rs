@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use ambit_tls::ClientStream;
 use ambit_tls::web::WebConnector;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -73,14 +74,18 @@ impl Api {
         format!("Bearer {}", self.token)
     }
 
+    pub(crate) async fn connect(&self) -> ClientStream<TcpStream> {
+        let tls = WebConnector::new(None, Some(&self.root_pem)).expect("a root");
+        let (host, _) = self.address.rsplit_once(':').expect("a port");
+        let stream = TcpStream::connect(&self.address).await.expect("it listens");
+        tls.connect(host, stream).await.expect("its certificate is good")
+    }
+
     /// Sends a request and reads the answer until `is_enough`, or to its end.
     pub(crate) fn exchange(&self, request: &str, is_enough: impl Fn(&str) -> bool) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let exchange = async {
-            let tls = WebConnector::new(None, Some(&self.root_pem)).expect("a root");
-            let (host, _) = self.address.rsplit_once(':').expect("a port");
-            let stream = TcpStream::connect(&self.address).await.expect("it listens");
-            let mut stream = tls.connect(host, stream).await.expect("its certificate is good");
+            let mut stream = self.connect().await;
             stream.write_all(request.as_bytes()).await.expect("it reads");
             let (mut answer, mut part) = (String::new(), [0; 4096]);
             while !is_enough(&answer) {

@@ -39,6 +39,7 @@ mod images;
 mod inputs;
 mod inspect;
 mod kubectl;
+mod kubectl_streams;
 mod kubectl_writes;
 mod kustomize;
 mod lifecycle;

@@ -151,7 +151,7 @@ pub(super) async fn call(
 }
 
 /// What the pod, or the machine in its place, answers.
-pub(super) async fn answer_of(connection: &Connection) -> Result<i32, ExecError> {
+pub(crate) async fn answer_of(connection: &Connection) -> Result<i32, ExecError> {
     let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
     let packet = connection.receive(&mut buffer).await.map_err(ExecError::Broken)?;
     match serde_json::from_slice(&buffer[..packet.length]).map_err(ExecError::Answer)? {
@@ -162,7 +162,7 @@ pub(super) async fn answer_of(connection: &Connection) -> Result<i32, ExecError>
 
 /// The pod that a request means: by its name, or of those that run of what has that name the first
 /// that a user would choose.
-pub(super) fn find<'a>(
+pub(crate) fn find<'a>(
     pods: &'a [PodInfo],
     namespace: &str,
     name: &str,

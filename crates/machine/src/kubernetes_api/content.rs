@@ -182,13 +182,17 @@ fn encode_texts(secret: &mut Value) {
     }
 }
 
+/// A pod as it is stored.
+pub(super) fn stored_pod(machine: &Machine, namespace: &str, name: &str) -> Result<Value, Status> {
+    let object = ObjectRef::new(Kind::Pod, Some(namespace), name);
+    let found = machine.objects().store.object(&object).cloned();
+    found.ok_or_else(|| Status::not_found(&refusals::resource(Kind::Pod), name))
+}
+
 /// Where the log is that is asked for.
 pub(super) fn log_of(machine: &Machine, log: &Log) -> Result<PathBuf, Status> {
-    let object = ObjectRef::new(Kind::Pod, Some(&log.namespace), &log.pod);
-    let found = machine.objects().store.object(&object).cloned();
-    let absent = || Status::not_found(&refusals::resource(Kind::Pod), &log.pod);
-    let pod = found.ok_or_else(absent)?;
-    let container = container(&pod, log)?;
+    let pod = stored_pod(machine, &log.namespace, &log.pod)?;
+    let container = container(&pod, &log.pod, log.container.as_deref())?;
     let path = machine.layout.pod_log(&log.namespace, &log.pod, &container);
     if path.exists() {
         return Ok(path);
@@ -201,22 +205,21 @@ pub(super) fn log_of(machine: &Machine, log: &Log) -> Result<PathBuf, Status> {
 }
 
 /// The container that is meant: names of others never become paths.
-fn container(pod: &Value, log: &Log) -> Result<String, Status> {
+pub(super) fn container(pod: &Value, name: &str, asked: Option<&str>) -> Result<String, Status> {
     let named = |list: &str| -> Vec<String> {
         let all = pod["spec"][list].as_array().into_iter().flatten();
         all.filter_map(|it| it["name"].as_str()).map(str::to_owned).collect()
     };
     let [init, main] = CONTAINERS.map(|(list, _)| named(list));
-    match (&log.container, &main[..]) {
-        (Some(asked), _) if init.contains(asked) || main.contains(asked) => Ok(asked.clone()),
+    match (asked, &main[..]) {
+        (Some(asked), _) if init.iter().chain(&main).any(|it| it == asked) => Ok(asked.to_owned()),
         (Some(asked), _) => {
-            let message = format!("container {asked} is not valid for pod {}", log.pod);
+            let message = format!("container {asked} is not valid for pod {name}");
             Err(Status::bad_request(message))
         }
         (None, [only]) => Ok(only.clone()),
         (None, _) => Err(Status::bad_request(format!(
-            "a container name must be specified for pod {}, choose one of: [{}]",
-            log.pod,
+            "a container name must be specified for pod {name}, choose one of: [{}]",
             [init, main].concat().join(" ")
         ))),
     }
@@ -302,17 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_of_a_container_that_is_there() {
+    fn a_container_is_one_of_the_pod() {
         let check = |pod: &Value, asked: Option<&str>, expected: Result<&str, &str>| {
-            let log = Log {
-                namespace: "a".to_owned(),
-                pod: "web".to_owned(),
-                container: asked.map(str::to_owned),
-                tail_lines: None,
-                limit_bytes: None,
-                follow: false,
-            };
-            let found = container(pod, &log).map_err(|it| it.to_json()["message"].to_string());
+            let found = container(pod, "web", asked);
+            let found = found.map_err(|it| it.to_json()["message"].to_string());
             match (found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected),
                 (Err(found), Err(part)) => assert!(found.contains(part), "{found}"),

@@ -1,9 +1,9 @@
 //! The server: connections, requests, and the answer to each.
 //!
 //! Everything is bounded: connections, the time for a handshake, a head and a body, their sizes,
-//! the requests that are worked on at once, and the answers that stay open. A
-//! client that may not ask is cut off with its first answer, or if it says nothing: others of the
-//! host must not keep the user out.
+//! the requests that are worked on at once, and the answers and streams that stay open. A client
+//! that may not ask is cut off with its first answer, or if it says nothing: others of the host
+//! must not keep the user out.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 
 use super::body::{self, Body};
 use super::server::Server;
+use super::streams;
 use super::write::{self, Written};
 
 use crate::accepting::ACCEPT_PAUSE;
@@ -92,7 +93,8 @@ async fn carry(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_SIZE_MAX_BYTES)
-        .serve_connection(TokioIo::new(stream), service_fn(answer));
+        .serve_connection(TokioIo::new(stream), service_fn(answer))
+        .with_upgrades();
     let mut connection = pin!(connection);
     let ended = match timeout(HANDSHAKE_TIMEOUT, &mut connection).await {
         Ok(ended) => ended,
@@ -153,6 +155,14 @@ async fn try_answer(
         Call::Log(log) => {
             let stream = body::log(&server.machine, log, room()?).await?;
             Ok(answered("text/plain", stream))
+        }
+        Call::Exec(exec) => {
+            let mut request = http::Request::from_parts(head, incoming);
+            streams::exec(server, exec, &mut request).await
+        }
+        Call::PortForward(of) => {
+            let mut request = http::Request::from_parts(head, incoming);
+            streams::port_forward(server, of, &mut request).await
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use ambit_kubeapi::{Api, History, Key, Resource, Status};
+use ambit_net::sys::process::open_files_limit;
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
@@ -18,6 +19,13 @@ use crate::state::Machine;
 const REQUESTS_MAX: usize = 32;
 /// Watches and followed logs that are open at once; others are told to come again.
 const STREAMS_MAX: usize = 128;
+/// Commands, and clients that connect to ports, at once; others are told to come again.
+const SESSIONS_MAX: usize = 64;
+/// Connections to ports of pods at once, of all clients together.
+const FORWARDS_MAX: usize = 1024;
+/// A connection has two descriptors, and four while it is passed on; as many are left to all else
+/// of this process.
+const DESCRIPTORS_EACH: usize = 8;
 
 /// Kinds that are made of others here, beside those that a machine keeps.
 const ENDPOINTS: Resource = Resource {
@@ -45,6 +53,8 @@ pub(super) struct Server {
     pub(super) settled: watch::Receiver<u64>,
     pub(super) requests: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
+    pub(super) sessions: Arc<Semaphore>,
+    pub(super) forwards: Arc<Semaphore>,
 }
 
 impl Server {
@@ -52,6 +62,7 @@ impl Server {
         let kept = Kind::all().map(refusals::resource);
         let resources = kept.chain([ENDPOINTS, EVENTS]).collect();
         let settled = machine.objects().settled.subscribe();
+        let forwards = FORWARDS_MAX.min(open_files_limit() / DESCRIPTORS_EACH);
         Self {
             machine,
             settled,
@@ -60,6 +71,8 @@ impl Server {
             history: Mutex::default(),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            sessions: Arc::new(Semaphore::new(SESSIONS_MAX)),
+            forwards: Arc::new(Semaphore::new(forwards)),
         }
     }
 

@@ -27,6 +27,7 @@ use ambit_net::sys::mount;
 use ambit_net::sys::process::{self, Namespaces, Pid, Signal};
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
+use rustix::process::ioctl_tiocsctty;
 use serde::{Deserialize, Serialize};
 
 use super::isolation::{self, Tree};
@@ -71,6 +72,8 @@ struct Launch {
     command: Vec<String>,
     /// Its variables.
     environment: BTreeMap<String, String>,
+    /// Its standard input is a terminal, and becomes that of its session.
+    owns_terminal: bool,
 }
 
 /// What a launcher says before it is the program. The program holds the socket no more, so that the
@@ -145,6 +148,9 @@ fn prepare(
     let pod_tree = process::take_inherited(arguments.pod_tree).context("take over the pod")?;
     let joined = arguments.join.map(process::take_inherited).transpose();
     process::new_session().context("start a session")?;
+    if launch.owns_terminal {
+        ioctl_tiocsctty(io::stdin()).context("take the terminal")?;
+    }
     process::default_signals().context("forget which signals were ignored")?;
     let mut user = user(plan)?;
     user.groups.extend(&plan.groups);
@@ -266,14 +272,16 @@ pub(crate) struct Streams {
     pub(crate) output: OwnedFd,
     /// Standard error.
     pub(crate) error: OwnedFd,
+    /// The input is a terminal that no other session has.
+    pub(crate) owns_terminal: bool,
 }
 
 impl Streams {
     /// The same of other descriptors.
     pub(crate) fn map(self, other: impl Fn(OwnedFd) -> io::Result<OwnedFd>) -> io::Result<Self> {
-        let Self { input, output, error } = self;
+        let Self { input, output, error, owns_terminal } = self;
         let input = input.map(&other).transpose()?;
-        Ok(Self { input, output: other(output)?, error: other(error)? })
+        Ok(Self { input, output: other(output)?, error: other(error)?, owns_terminal })
     }
 }
 
@@ -406,7 +414,9 @@ pub(crate) fn start(
 ) -> io::Result<Started> {
     let mut environment = plan.environment.clone();
     environment.extend(further.clone());
-    let launch = Launch { process: plan.process.clone(), command: command.to_vec(), environment };
+    let (process, command) = (plan.process.clone(), command.to_vec());
+    let owns_terminal = streams.owns_terminal;
+    let launch = Launch { process, command, environment, owns_terminal };
     let launch = serde_json::to_vec(&launch).expect("plans can be written as JSON");
     let launch = Sealed::create("launch", &launch)?;
     let (reports, reporter) = BlockingConnection::pair()?;

@@ -27,6 +27,9 @@ pub(crate) struct ExecMessage {
     pub(crate) terminal: Option<String>,
     /// The size of the caller's terminal.
     pub(crate) window: Option<WindowSize>,
+    /// Its standard input is a terminal that was made for it, and that controls it.
+    #[serde(default)]
+    pub(crate) owns_terminal: bool,
 }
 
 /// Size of a terminal.
@@ -99,7 +102,8 @@ pub(super) async fn serve(
         );
         return answer(&caller, &ExecAnswer::Error(text)).await;
     };
-    let streams = Streams { input: Some(input), output, error };
+    let owns_terminal = message.owns_terminal;
+    let streams = Streams { input: Some(input), output, error, owns_terminal };
     match start(plan, &message.command, &terminal(&message), streams) {
         Ok(started) => {
             // Whoever started it says why it failed, on its standard error.

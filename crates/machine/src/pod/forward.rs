@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use ambit_net::socket::{Keepalive, set_keepalive};
@@ -41,24 +42,39 @@ pub(super) async fn serve(port: u16, fds: Vec<OwnedFd>, room: &Semaphore) {
         let full = "too many connections from the host lead to the pod".to_owned();
         return answer(&caller, &ExecAnswer::Error(full)).await;
     };
-    let carried = async {
-        let mut client = taken(socket).map_err(|error| format!("no TCP socket: {error}"))?;
-        let mut server = connect(port).await.map_err(|error| {
-            format!("nothing accepts at port {port} of the pod's loopback address: {error}")
-        })?;
-        // However it ends, it has ended; both ends have seen how.
-        let _ended = copy_bidirectional(&mut client, &mut server).await;
-        Ok(())
-    };
-    let mut nothing = [0; 1];
+    let (mut socket, mut nothing) = (Some(socket), [0; 1]);
     tokio::select! {
-        carried = carried => {
+        carried = carry(&mut socket, port) => {
             let said = carried.map_or_else(ExecAnswer::Error, |()| ExecAnswer::Exit(0));
+            // A socket that was not connected is still open: the caller learns why before its end.
             answer(&caller, &said).await;
         }
         // It sends nothing: this is its end.
         _gone = caller.receive(&mut nothing) => {}
     }
+}
+
+/// Carries a socket, which is TCP of the host or of a pair within the machine. One that cannot be
+/// connected stays.
+async fn carry(socket: &mut Option<OwnedFd>, port: u16) -> Result<(), String> {
+    let mut server = connect(port).await.map_err(|error| {
+        format!("nothing accepts at port {port} of the pod's loopback address: {error}")
+    })?;
+    let Some(client) = socket.take().map(UnixStream::from) else { return Ok(()) };
+    // However it ends, it has ended; both ends have seen how.
+    let _ended = if client.local_addr().is_ok() {
+        let mut client = paired(client).map_err(|error| format!("no pair: {error}"))?;
+        copy_bidirectional(&mut client, &mut server).await
+    } else {
+        let client = taken(client.into()).map_err(|error| format!("no TCP socket: {error}"));
+        copy_bidirectional(&mut client?, &mut server).await
+    };
+    Ok(())
+}
+
+fn paired(socket: UnixStream) -> io::Result<tokio::net::UnixStream> {
+    socket.set_nonblocking(true)?;
+    tokio::net::UnixStream::from_std(socket)
 }
 
 fn taken(socket: OwnedFd) -> io::Result<TcpStream> {
@@ -83,10 +99,54 @@ async fn connect(port: u16) -> io::Result<TcpStream> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::os::fd::AsFd as _;
 
+    use ambit_net::seqpacket::Connection;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+
+    /// What the end of a pair is told, and what comes back of it, when something listens or not.
+    async fn forwarded(listener: Option<&TcpListener>, port: u16) -> (String, ExecAnswer) {
+        let (near, far) = UnixStream::pair().expect("a pair");
+        let (own, caller) = Connection::pair().expect("a pair");
+        let caller = caller.as_fd().try_clone_to_owned().expect("a descriptor");
+        let room = Semaphore::new(1);
+        let serving = serve(port, vec![far.into(), caller], &room);
+        let asking = async {
+            let mut near = paired(near).expect("a socket");
+            near.write_all(b"hello").await.expect("written");
+            near.shutdown().await.expect("half closed");
+            if let Some(listener) = listener {
+                let (accepted, _) = listener.accept().expect("accepted");
+                let mut program = taken(accepted.into()).expect("a socket");
+                let mut heard = String::new();
+                program.read_to_string(&mut heard).await.expect("read");
+                program.write_all(heard.to_uppercase().as_bytes()).await.expect("written");
+            }
+            let mut said = String::new();
+            // What is refused is cut, with what was not read.
+            let _ended = near.read_to_string(&mut said).await;
+            said
+        };
+        let (said, ()) = tokio::join!(asking, serving);
+        let mut buffer = [0; 1024];
+        let packet = own.receive(&mut buffer).await.expect("an answer");
+        (said, serde_json::from_slice(&buffer[..packet.length]).expect("of its form"))
+    }
+
+    #[tokio::test]
+    async fn one_half_of_a_pair_ends_before_the_other() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
+        let port = listener.local_addr().expect("bound").port();
+        let (said, answer) = forwarded(Some(&listener), port).await;
+        assert_eq!((said.as_str(), answer), ("HELLO", ExecAnswer::Exit(0)));
+        drop(listener);
+        let (said, answer) = forwarded(None, port).await;
+        let ExecAnswer::Error(reason) = answer else { panic!("nothing listens") };
+        assert!(reason.contains("nothing accepts at port"), "{reason}");
+        assert_eq!(said, "");
+    }
 
     #[tokio::test]
     async fn a_program_is_found_at_either_address() {

@@ -494,7 +494,7 @@ impl Pod {
             .and_then(LogFile::collect)
             .context("open the container's log")?;
         let error = output.try_clone()?;
-        let streams = Streams { input: None, output, error };
+        let streams = Streams { input: None, output, error, owns_terminal: false };
         let further = BTreeMap::new();
         Ok(container::start(plan, &self.stage, None, &plan.command, &further, streams)?)
     }
@@ -559,7 +559,7 @@ impl Pod {
         limit: Duration,
     ) -> io::Result<Result<(), String>> {
         let (output, error) = (self.stage.nowhere()?, self.stage.nowhere()?);
-        let streams = Streams { input: None, output, error };
+        let streams = Streams { input: None, output, error, owns_terminal: false };
         let started = self.start_beside(plan, command, &BTreeMap::new(), streams)?;
         let mut ended = self.reaper.end_of(started.process.pid);
         let _attended = Attended(started.process.clone());
