@@ -12,15 +12,16 @@ use std::time::Duration;
 use ambit_dataplane::accept::accept_loop;
 use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
 use ambit_dataplane::handshakes::handshakes;
-use ambit_dataplane::own::Served;
+use ambit_dataplane::own::{OwnWorkload, Served};
 use ambit_dataplane::plane::Plane;
 use ambit_model::Text;
 use ambit_net::drain::Drain;
 use ambit_net::namespace::remember_home;
+use ambit_net::netlink::RouteSocket;
 use ambit_wire::admin::Connection;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::pods::Pod;
 use crate::shared::Shared;
@@ -29,6 +30,11 @@ use crate::{inbound, outbound, plaintext};
 
 /// How often the remaining connections of a pod that is gone are cut.
 const CUT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether a pod that is gone has its network yet.
+const NETWORK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long what it said before that may take to be passed on.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// What the control thread asks of a data-plane thread.
 pub(crate) enum Command {
@@ -196,6 +202,7 @@ impl Serving {
                 () = finished => return,
                 () = sleep_until(until) => {}
                 () = passed(&mut end_by) => {}
+                () = network_gone(&served.own) => {}
             }
             loop {
                 plane.connections.cut_pod(&served.own);
@@ -207,6 +214,20 @@ impl Serving {
             }
         });
     }
+}
+
+/// Waits until the network of a pod that is gone is gone too. Nothing can arrive in it any more, so
+/// that its connections would wait for acknowledgements until the kernel gives up, a quarter of an
+/// hour later.
+async fn network_gone(pod: &OwnWorkload) {
+    let Some(netns) = &pod.netns else { return std::future::pending().await };
+    // It is taken down before the namespace would go, which our sockets hold. Applications and the
+    // proxy speak over loopback.
+    let is_down = || RouteSocket::open_in(netns)?.link("lo").map(|lo| lo.is_some_and(|lo| !lo.up));
+    while !is_down().unwrap_or(false) {
+        sleep(NETWORK_INTERVAL).await;
+    }
+    sleep(LAST_WORDS).await;
 }
 
 /// Waits until a time that may be said, or be another, later.

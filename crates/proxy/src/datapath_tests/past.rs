@@ -228,6 +228,19 @@ in_namespaces! {
         });
     }
 
+    /// The server was killed, and its network taken down before it could say so.
+    fn a_removed_pod_ends_with_its_network() {
+        with_neighbours(|_, pods| {
+            let runtime = runtime();
+            let mut stream = runtime.block_on(pods.talk(pods.server.v4));
+            pods.proxy.remove(&pods.server, 2 * world::PATIENCE);
+            runtime.block_on(ping(&mut stream)).expect("open connections go on");
+            pods.server.take_network_down();
+            let ended_after = runtime.block_on(ping_to_the_end(&mut stream));
+            assert!(ended_after < world::PATIENCE, "ended after {ended_after:?}");
+        });
+    }
+
     fn a_removed_pod_ends_at_its_deadline() {
         with_neighbours(|_, pods| {
             let runtime = runtime();

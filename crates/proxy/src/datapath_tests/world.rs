@@ -407,6 +407,12 @@ pub(crate) fn policy(name: &str, action: ambit_model::policy::Action, account: &
 }
 
 impl PodBox {
+    /// What is left of a pod's network when it has been torn down.
+    pub(crate) fn take_network_down(&self) {
+        let mut links = RouteSocket::open_in(&self.netns).unwrap();
+        ["eth0", "lo"].into_iter().for_each(|link| links.set_down(link).unwrap());
+    }
+
     /// Connects from this pod.
     pub(crate) fn connect(&self, to: SocketAddr) -> std::io::Result<TcpStream> {
         let stream = self.netns.run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap()?;
