@@ -283,7 +283,12 @@ fn find_conflicts(
     path: &str,
     found: &mut Vec<Conflict>,
 ) {
-    if others.is_empty() || live == wanted {
+    let adds_nothing = match (live, wanted) {
+        (Value::Object(_), Value::Object(wanted)) => wanted.is_empty(),
+        (Value::Array(_), Value::Array(wanted)) => wanted.is_empty() && of.keys().is_some(),
+        _ => false,
+    };
+    if others.is_empty() || live == wanted || adds_nothing {
         return;
     }
     let (Some(there), Some(parts)) = (parts(live, of), parts(wanted, of)) else {
@@ -483,6 +488,16 @@ mod tests {
         let managers = forced["metadata"]["managedFields"].as_array().expect("managers");
         let managers: Vec<&Value> = managers.iter().map(|it| &it["manager"]).collect();
         assert_eq!(managers, ["helm"], "nothing of the other one is left");
+    }
+
+    #[test]
+    fn an_empty_map_wants_nothing() {
+        let mut object = applied(None, json!({"strategy": {}, "args": ["x"]}), "helm");
+        object["spec"]["strategy"] = json!({"type": "RollingUpdate"});
+        let again = applied(Some(&object), json!({"strategy": {}}), "other");
+        assert_eq!(again["spec"]["strategy"], json!({"type": "RollingUpdate"}));
+        let atomic = deployment(json!({"args": []}));
+        assert!(apply(Some(&object), &atomic, writer("other"), false).is_err(), "all of a list");
     }
 
     #[test]
