@@ -58,7 +58,7 @@ fn a_flag_that_leads_to_no_service_is_refused_before_anything_starts() {
     for (publish, part) in [
         ("1024=app/nobody:80", "there is no Service app/nobody among the manifests"),
         ("1024=app/headless:80", "Service app/headless has no TCP port 80"),
-        ("1024=app/headless", "Gateway app/headless"),
+        ("1024=app/headless/80", "there is no Gateway app/headless"),
     ] {
         let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: app}\n---\n";
         let flag = format!("--publish={publish}");
