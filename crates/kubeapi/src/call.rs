@@ -509,8 +509,18 @@ mod tests {
         check(Method::POST, "/api/v1/namespaces/a/pods/web/attach", 501, "kubectl logs -f");
         get("/api/v1/namespaces/a/pods/web/exec?stdout=1", 400, "name a command");
         get("/api/v1/namespaces/a/pods/web/exec?command=ls&tty=1", 400, "at least one of stdin");
-        check(Method::PUT, "/api/v1/namespaces/a/pods/web/exec?command=ls", 405, "ambit");
-        check(Method::PUT, "/api/v1/namespaces/a/pods/web/portforward", 405, "ambit");
+        check(
+            Method::PUT,
+            "/api/v1/namespaces/a/pods/web/exec?command=ls",
+            405,
+            "streams begin with GET or POST",
+        );
+        check(
+            Method::PUT,
+            "/api/v1/namespaces/a/pods/web/portforward",
+            405,
+            "streams begin with GET or POST",
+        );
         for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
             check(method.clone(), "/api/v1/gizmos", 404, "could not find");
             check(method, "/api/v1/pods", 405, "name the namespace");
