@@ -29,8 +29,6 @@ use crate::state::Machine;
 
 /// Most that is passed on at once.
 const PIECE_SIZE_MAX_BYTES: usize = 32 << 10;
-/// Most that a pipe holds when its writer ends.
-const PIPE_SIZE_BYTES: usize = 64 << 10;
 /// More than a terminal holds when its last writer ends.
 const TERMINAL_SIZE_MAX_BYTES: usize = 1 << 20;
 /// The kind of terminal that clients of Kubernetes have.
@@ -256,10 +254,13 @@ impl Output {
         Ok(rustix::io::read(fd, piece)?)
     }
 
-    /// As much as it may hold.
+    /// As much as it holds, or more. A command may have made its pipe larger than pipes are.
     fn size_bytes(&self) -> usize {
         match self {
-            Self::Pipe(_) => PIPE_SIZE_BYTES,
+            Self::Pipe(pipe) => {
+                let held = rustix::io::ioctl_fionread(pipe).unwrap_or_default();
+                usize::try_from(held).unwrap_or(usize::MAX)
+            }
             Self::Terminal(_) => TERMINAL_SIZE_MAX_BYTES,
         }
     }

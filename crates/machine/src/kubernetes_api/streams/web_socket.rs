@@ -12,8 +12,8 @@ use futures::{SinkExt as _, StreamExt as _};
 use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
-use tokio::sync::mpsc;
-use tokio::time::{interval, timeout};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -57,8 +57,13 @@ pub(super) async fn command<S, R>(
     let (to_command, incoming) = mpsc::channel(1);
     let (outgoing, from_command) = mpsc::channel(1);
     let carried = async {
-        let running = async { Ok(run(incoming, outgoing).await) };
-        let ((), status) = tokio::try_join!(send(&mut sink, from_command), running)?;
+        let (running, over) = oneshot::channel::<()>();
+        let run = async {
+            let status = run(incoming, outgoing).await;
+            drop(running);
+            Ok(status)
+        };
+        let ((), status) = tokio::try_join!(send(&mut sink, from_command, over), run)?;
         let message = Channel::Error.message(status.to_string().as_bytes());
         sink.send(Message::binary(message)).await
     };
@@ -129,19 +134,30 @@ fn wrong(error: &Error) -> Option<String> {
     }
 }
 
+/// Passes on what a command says, and asks its client whether it lives, until the command is over:
+/// it may have closed its outputs long before.
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     sink: &mut Sink<S>,
     mut from_command: mpsc::Receiver<Outgoing>,
+    mut over: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     let mut alive = interval(ALIVE_INTERVAL);
+    // A client that was stopped for an hour gets one.
+    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             output = from_command.recv() => match output {
                 Some((channel, bytes)) => {
                     sink.send(Message::binary(channel.message(&bytes))).await?;
                 }
-                None => return Ok(()),
+                None => break,
             },
+            _ = alive.tick() => sink.send(Message::Ping(Bytes::new())).await?,
+        }
+    }
+    loop {
+        tokio::select! {
+            _ended = &mut over => return Ok(()),
             _ = alive.tick() => sink.send(Message::Ping(Bytes::new())).await?,
         }
     }
@@ -336,8 +352,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_client_of_a_command_that_hangs_is_asked() {
         let (near, far) = tokio::io::duplex(1 << 10);
-        let hangs = |incoming: mpsc::Receiver<Incoming>, outgoing: mpsc::Sender<Outgoing>| async {
-            let _held = (incoming, outgoing);
+        // It has closed its outputs, which keeps nobody from asking.
+        let hangs = |incoming: mpsc::Receiver<Incoming>, _outgoing: mpsc::Sender<Outgoing>| async {
+            let _held = incoming;
             std::future::pending::<Value>().await
         };
         let asking = async {
