@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::status::Cause;
 
 /// What a server writes into metadata itself.
-pub(crate) const OWN_METADATA: [&str; 8] = [
+const OWN_METADATA: [&str; 8] = [
     "uid",
     "creationTimestamp",
     "generation",
@@ -141,6 +141,15 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 
 fn time(now: Timestamp) -> Value {
     json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
+/// Drops what clients may say of metadata, but only the server writes.
+pub(crate) fn drop_own_metadata(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in OWN_METADATA {
+            metadata.remove(field);
+        }
+    }
 }
 
 /// What clients say of an object: without its identity, and without what the server writes.
