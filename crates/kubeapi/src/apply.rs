@@ -5,6 +5,9 @@
 //! changes its own fields, takes back those that it wanted before and wants no more, and is refused
 //! where another one's field would change.
 
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
+
 use ambit_kustomize::Mergeable;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -12,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::status::Cause;
 
 /// What a server writes into metadata itself.
-pub(crate) const OWN_METADATA: [&str; 8] = [
+const OWN_METADATA: [&str; 8] = [
     "uid",
     "creationTimestamp",
     "generation",
@@ -24,6 +27,9 @@ pub(crate) const OWN_METADATA: [&str; 8] = [
 ];
 /// Most managers of one object; the oldest that changed it is forgotten.
 const MANAGERS_MAX: usize = 20;
+/// Conflicts of which no more are looked for, and the longest part of a path that one shows.
+const CONFLICTS_MAX: usize = 1_000;
+const SHOWN_LEN_MAX: usize = 200;
 /// Stands for an element of a list itself, beside its fields.
 const ITSELF: &str = ".";
 
@@ -143,6 +149,15 @@ fn time(now: Timestamp) -> Value {
     json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
+/// Drops what clients may say of metadata, but only the server writes.
+pub(crate) fn drop_own_metadata(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in OWN_METADATA {
+            metadata.remove(field);
+        }
+    }
+}
+
 /// What clients say of an object: without its identity, and without what the server writes.
 fn said(object: &Value) -> Value {
     let mut object = object.clone();
@@ -195,18 +210,27 @@ fn write_entries(object: &mut Value, mut entries: Vec<Entry>) {
     object["metadata"]["managedFields"] = entries.into_iter().map(entry).collect();
 }
 
+/// A part of a value: its name in a set, and what is known of it.
+type Part<'a> = (String, &'a Value, Mergeable);
+
+/// Parts by their names; of several with one name the first.
+fn by_name<'a>(parts: Vec<Part<'a>>) -> HashMap<String, (&'a Value, Mergeable)> {
+    let mut named = HashMap::with_capacity(parts.len());
+    for (name, value, of) in parts {
+        named.entry(name).or_insert((value, of));
+    }
+    named
+}
+
 /// The parts of a value that have names in a set, with what is known of each.
-fn parts(value: &Value, of: Mergeable) -> Option<Vec<(String, &Value, Mergeable)>> {
+fn parts(value: &Value, of: Mergeable) -> Option<Vec<Part<'_>>> {
     match (value, of.keys()) {
-        (Value::Object(map), _) if !map.is_empty() => {
+        (Value::Object(map), _) if !map.is_empty() && !of.is_atomic() => {
             let parts = map.iter();
             Some(parts.map(|(name, it)| (format!("f:{name}"), it, of.field(name))).collect())
         }
-        (Value::Array(items), Some([])) => {
-            Some(items.iter().map(|it| (format!("v:{it}"), it, Mergeable::UNKNOWN)).collect())
-        }
         (Value::Array(items), Some(keys)) => {
-            let part = |it| (element_name(it, keys), it, of.element());
+            let part = |it| (item_name(it, keys), it, of.element());
             Some(items.iter().map(part).collect())
         }
         _ => None,
@@ -224,6 +248,23 @@ fn element_name(element: &Value, keys: &[&str]) -> String {
         }
     }
     format!("k:{}", Value::Object(named))
+}
+
+/// The name of an item of a list whose elements have these keys; none of scalars.
+fn item_name(item: &Value, keys: &[&str]) -> String {
+    match keys {
+        [] => format!("v:{item}"),
+        keys => element_name(item, keys),
+    }
+}
+
+/// Where the items of a list are, by their names; of several with one name the first.
+fn places(items: &[Value], keys: &[&str]) -> HashMap<String, usize> {
+    let mut places = HashMap::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        places.entry(item_name(item, keys)).or_insert(at);
+    }
+    places
 }
 
 /// All fields of a value.
@@ -244,11 +285,11 @@ fn changed(before: &Value, after: &Value, of: Mergeable) -> Option<Set> {
     let (Some(old), Some(new)) = (parts(before, of), parts(after, of)) else {
         return Some(set_of(after, of));
     };
-    let mut set = Set::new();
+    let (old, mut set) = (by_name(old), Set::new());
     for (name, part, of) in new {
-        match old.iter().find(|(it, ..)| *it == name) {
-            Some((_, old, _)) if *old == part => {}
-            Some((_, old, _)) => {
+        match old.get(&name) {
+            Some((old, _)) if *old == part => {}
+            Some((old, _)) => {
                 if let Some(below) = changed(old, part, of) {
                     set.insert(name, Value::Object(below));
                 }
@@ -284,11 +325,11 @@ fn find_conflicts(
     found: &mut Vec<Conflict>,
 ) {
     let adds_nothing = match (live, wanted) {
-        (Value::Object(_), Value::Object(wanted)) => wanted.is_empty(),
+        (Value::Object(_), Value::Object(wanted)) => wanted.is_empty() && !of.is_atomic(),
         (Value::Array(_), Value::Array(wanted)) => wanted.is_empty() && of.keys().is_some(),
         _ => false,
     };
-    if others.is_empty() || live == wanted || adds_nothing {
+    if others.is_empty() || live == wanted || adds_nothing || found.len() >= CONFLICTS_MAX {
         return;
     }
     let (Some(there), Some(parts)) = (parts(live, of), parts(wanted, of)) else {
@@ -297,23 +338,29 @@ fn find_conflicts(
         }
         return;
     };
+    let there = by_name(there);
     for (name, wanted, of) in parts {
-        let Some((_, live, _)) = there.iter().find(|(it, ..)| *it == name) else { continue };
+        let Some((live, _)) = there.get(&name) else { continue };
         let others: Vec<(&str, &Set)> =
             others.iter().filter_map(|(who, set)| Some((*who, below(set, &name)?))).collect();
         let path = match name.split_once(':') {
-            Some(("f", field)) => format!("{path}.{field}"),
-            Some((_, element)) => format!("{path}[{element}]"),
+            Some(("f", field)) => format!("{path}.{}", short(field)),
+            Some((_, element)) => format!("{path}[{}]", short(element)),
             None => path.to_owned(),
         };
         find_conflicts(live, wanted, of, &others, &path, found);
     }
 }
 
+/// The beginning of a part of a path.
+fn short(part: &str) -> &str {
+    part.char_indices().nth(SHOWN_LEN_MAX).map_or(part, |(end, _)| &part[..end])
+}
+
 /// A value with what is wanted of it; what is not mentioned stays.
 fn merged(live: Value, wanted: Value, of: Mergeable) -> Value {
     match (live, wanted, of.keys()) {
-        (Value::Object(mut map), Value::Object(wanted), _) => {
+        (Value::Object(mut map), Value::Object(wanted), _) if !of.is_atomic() => {
             for (name, value) in wanted {
                 let about = of.field(&name);
                 let value = match map.get_mut(&name).map(Value::take) {
@@ -325,14 +372,17 @@ fn merged(live: Value, wanted: Value, of: Mergeable) -> Value {
             Value::Object(map)
         }
         (Value::Array(mut items), Value::Array(wanted), Some(keys)) => {
+            let mut places = places(&items, keys);
             for value in wanted {
-                let is_it = |it: &&mut Value| match keys {
-                    [] => **it == value,
-                    keys => element_name(it, keys) == element_name(&value, keys),
-                };
-                match items.iter_mut().find(is_it) {
-                    Some(there) => *there = merged(there.take(), value, of.element()),
-                    None => items.push(value),
+                match places.entry(item_name(&value, keys)) {
+                    Slot::Occupied(at) => {
+                        let there = &mut items[*at.get()];
+                        *there = merged(there.take(), value, of.element());
+                    }
+                    Slot::Vacant(place) => {
+                        place.insert(items.len());
+                        items.push(value);
+                    }
                 }
             }
             Value::Array(items)
@@ -343,6 +393,9 @@ fn merged(live: Value, wanted: Value, of: Mergeable) -> Value {
 
 /// Removes the fields of `old` that are neither in `new` nor another client's.
 fn take_back(value: &mut Value, old: &Set, new: Option<&Set>, others: &[&Set], of: Mergeable) {
+    let keys = of.keys().unwrap_or_default();
+    let places = value.as_array().map(|items| places(items, keys)).unwrap_or_default();
+    let mut gone = HashSet::new();
     for (name, of_old) in old.iter().filter_map(|(name, it)| Some((name, it.as_object()?))) {
         if name == ITSELF {
             continue;
@@ -351,9 +404,8 @@ fn take_back(value: &mut Value, old: &Set, new: Option<&Set>, others: &[&Set], o
         let of_others: Vec<&Set> = others.iter().filter_map(|it| below(it, name)).collect();
         let is_gone = of_new.is_none() && of_others.is_empty() && is_whole(of_old);
         let is_empty = |it: &Value| it.as_object().is_some_and(Map::is_empty);
-        match (value.is_array(), name.split_once(':')) {
-            (false, Some(("f", field))) => {
-                let Some(map) = value.as_object_mut() else { continue };
+        match (&mut *value, name.split_once(':')) {
+            (Value::Object(map), Some(("f", field))) => {
                 let Some(part) = map.get_mut(field) else { continue };
                 if !is_gone {
                     take_back(part, of_old, of_new, &of_others, of.field(field));
@@ -362,22 +414,20 @@ fn take_back(value: &mut Value, old: &Set, new: Option<&Set>, others: &[&Set], o
                     map.remove(field);
                 }
             }
-            (true, Some(_)) => {
-                let Some(items) = value.as_array_mut() else { continue };
-                let keys = of.keys().unwrap_or_default();
-                let is_it = |it: &Value| match keys {
-                    [] => format!("v:{it}") == *name,
-                    keys => element_name(it, keys) == *name,
-                };
-                let Some(at) = items.iter().position(is_it) else { continue };
+            (Value::Array(items), Some(_)) => {
+                let Some(at) = places.get(name) else { continue };
                 if is_gone {
-                    items.remove(at);
+                    gone.insert(*at);
                 } else {
-                    take_back(&mut items[at], of_old, of_new, &of_others, of.element());
+                    take_back(&mut items[*at], of_old, of_new, &of_others, of.element());
                 }
             }
             _ => {}
         }
+    }
+    if let Value::Array(items) = value {
+        let mut at = 0..;
+        items.retain(|_| at.next().is_some_and(|at| !gone.contains(&at)));
     }
 }
 
@@ -416,12 +466,12 @@ fn subtract(set: &mut Set, minus: &Set) {
 
 /// Takes out of a set what an object does not have.
 fn keep_present(set: &mut Set, object: &Value, of: Mergeable) {
-    let parts = parts(object, of).unwrap_or_default();
+    let parts = by_name(parts(object, of).unwrap_or_default());
     set.retain(|name, of_set| {
         if name == ITSELF {
             return true;
         }
-        let Some((_, part, of)) = parts.iter().find(|(it, ..)| it == name) else { return false };
+        let Some((part, of)) = parts.get(name) else { return false };
         let Some(of_set) = of_set.as_object_mut() else { return false };
         if of_set.is_empty() {
             return true;
@@ -501,6 +551,23 @@ mod tests {
     }
 
     #[test]
+    fn conflicts_are_bounded() {
+        let long = "é".repeat(1_000);
+        let of = |what: u32| {
+            let fields = (0..2_000).map(|it| (format!("f{it}"), json!(what)));
+            let fields = Value::Object(fields.collect());
+            json!({ &long: fields })
+        };
+        let object = applied(None, of(1), "helm");
+        let other = deployment(of(2));
+        let refused = apply(Some(&object), &other, writer("other"), false).expect_err("helm's");
+        assert_eq!(refused.len(), CONFLICTS_MAX);
+        assert_eq!(refused[0].field.chars().count(), ".spec.".len() + SHOWN_LEN_MAX + ".f0".len());
+        let forced = apply(Some(&object), &other, writer("other"), true).expect("it is forced");
+        assert_eq!(forced["spec"], of(2));
+    }
+
+    #[test]
     fn fields_that_others_want_too_stay() {
         let one = applied(None, json!({"replicas": 2, "paused": true}), "one");
         let both = applied(Some(&one), json!({"replicas": 2}), "two");
@@ -522,6 +589,47 @@ mod tests {
             }}}}},
         }]);
         assert_eq!(object["metadata"]["managedFields"], expected);
+    }
+
+    #[test]
+    fn long_lists_take_little_time() {
+        let began = std::time::Instant::now();
+        let pod = |finalizers: Vec<String>, names: Vec<String>| {
+            let containers: Vec<Value> = names.iter().map(|it| json!({ "name": it })).collect();
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"finalizers": finalizers},
+                "spec": {"containers": containers}})
+        };
+        let all = |from: usize| (from..from + 5_000).map(|it| format!("x{it}")).collect();
+        let first = apply(None, &pod(all(0), all(0)), writer("a"), false).expect("it is new");
+        let both = apply(Some(&first), &pod(all(2_500), all(2_500)), writer("b"), false);
+        let both = both.expect("no conflict");
+        let mut less = apply(Some(&both), &pod(all(2_500), all(2_500)), writer("a"), false)
+            .expect("no conflict");
+        assert_eq!(less["metadata"]["finalizers"].as_array().map(Vec::len), Some(5_000));
+        less["spec"]["containers"] = json!([{"name": "x7499"}]);
+        note_update(Some(&both), &mut less, writer("c"));
+        // Compared each with each other, these would take minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_selector_is_replaced_as_a_whole() {
+        let of = |labels: Value| json!({"selector": {"matchLabels": labels}});
+        let object = applied(None, of(json!({"app": "web", "tier": "a"})), "helm");
+        let set = &object["metadata"]["managedFields"][0]["fieldsV1"];
+        assert_eq!(*set, json!({"f:spec": {"f:selector": {}}}));
+        let again = applied(Some(&object), of(json!({"app": "web"})), "helm");
+        assert_eq!(again["spec"], of(json!({"app": "web"})));
+        let other = deployment(of(json!({"tier": "b"})));
+        let refused = apply(Some(&object), &other, writer("other"), false);
+        let (field, manager) = (".spec.selector".to_owned(), "helm".to_owned());
+        assert_eq!(refused, Err(vec![Conflict { field, manager }]));
+        let forced = apply(Some(&object), &other, writer("other"), true).expect("it is forced");
+        assert_eq!(forced["spec"], of(json!({"tier": "b"})));
+        let empty = apply(Some(&object), &deployment(json!({"selector": {}})), writer("x"), false);
+        assert!(empty.is_err(), "all of it");
+        let none = applied(Some(&object), json!({}), "helm");
+        assert_eq!(none["spec"], json!({}));
     }
 
     #[test]

@@ -12,6 +12,8 @@
 //! | `resource` | [`Resource`]: a kind of object as the API names it |
 //! | `call` | [`Api`]: from a request to a [`Call`], or to the refusal of it |
 //! | `write` | [`Write`]: a change that is asked for, and the object that it makes |
+//! | `deletion` | [`Deletion`]: what a deletion depends on |
+//! | `depth` | how deep objects may be nested |
 //! | `patch` | patches: how a body says what changes |
 //! | `protobuf` | bodies in the form that typed clients send |
 //! | `apply` | server-side apply: which fields are whose |
@@ -32,6 +34,8 @@
 mod answer;
 mod apply;
 mod call;
+mod deletion;
+mod depth;
 mod discovery;
 mod form;
 mod history;
@@ -51,10 +55,11 @@ mod write;
 
 pub use answer::{bookmark, event, initial_end, list, object, scale};
 pub use call::{Api, Call, Log, Watch};
+pub use deletion::Deletion;
 pub use history::{Change, ChangeKind, History, Key};
 pub use patch::PatchKind;
 pub use protobuf::{ProtobufError, protobuf};
 pub use request::{Listing, Request, Single};
 pub use resource::Resource;
 pub use status::{Cause, Status, deleted};
-pub use write::{Action, Deletion, GENERATED_LEN, Syntax, UnknownFields, Write};
+pub use write::{Action, GENERATED_LEN, Syntax, UnknownFields, Write};

@@ -8,7 +8,9 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::apply::{self, Conflict, OWN_METADATA, Writer};
+use crate::apply::{self, Conflict, Writer, drop_own_metadata};
+use crate::deletion::Deletion;
+use crate::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use crate::form::Form;
 use crate::patch::{self, PatchKind};
 use crate::query::Query;
@@ -111,17 +113,6 @@ pub enum Syntax {
     Yaml,
     /// As Kubernetes' protobuf.
     Protobuf,
-}
-
-/// What the deletion of an object depends on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Deletion {
-    uid: Option<String>,
-    version: Option<String>,
-    /// Only looks what would happen.
-    pub is_dry_run: bool,
-    /// How long a pod may take to end, if the client says so.
-    pub grace_period_seconds: Option<i64>,
 }
 
 impl Write {
@@ -298,7 +289,8 @@ impl Write {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
         self.check_identity(name, current.unwrap_or(&Value::Null), &wanted)?;
-        let object = apply::apply(current, &wanted, self.writer(now), self.is_forced);
+        let current = current.map(|it| self.in_version(it));
+        let object = apply::apply(current.as_ref(), &wanted, self.writer(now), self.is_forced);
         let mut object = object.map_err(|conflicts| {
             Status::apply_conflict(&conflicts.iter().map(Conflict::cause).collect::<Vec<_>>())
         })?;
@@ -335,12 +327,17 @@ impl Write {
         body: Value,
         now: Timestamp,
     ) -> Result<Value, Status> {
-        let mut base = current.clone();
-        base["kind"] = json!(self.resource.kind);
-        base["apiVersion"] = json!(self.api_version);
-        let object = patch::apply(kind, base, body)?;
+        let object = patch::apply(kind, self.in_version(current), body)?;
         let object = self.fitting(object)?;
         self.changed(name, current, object, now)
+    }
+
+    /// An object that is there, in the version that the path names.
+    fn in_version(&self, current: &Value) -> Value {
+        let mut object = current.clone();
+        object["kind"] = json!(self.resource.kind);
+        object["apiVersion"] = json!(self.api_version);
+        object
     }
 
     /// The replicas that a body asks for.
@@ -374,6 +371,11 @@ impl Write {
             (_, body) => body,
         };
         let mut deletion = Deletion::read(body, &Query::parse(query))?;
+        let is_conditional = deletion.uid.is_some() || deletion.version.is_some();
+        if is_conditional && matches!(self.action, Action::DeleteAll(_)) {
+            let message = "preconditions: they are of one object; name it in the path";
+            return Err(Status::bad_request(message));
+        }
         deletion.is_dry_run |= self.is_dry_run;
         Ok(deletion)
     }
@@ -383,6 +385,11 @@ impl Write {
         let Value::Object(fields) = &mut object else {
             return Err(Status::bad_request("the body of the request is no object"));
         };
+        if is_deeper(fields, OBJECT_DEPTH_MAX) {
+            let levels = OBJECT_DEPTH_MAX;
+            let message = format!("the object is nested more than {levels} levels deep");
+            return Err(Status::bad_request(message));
+        }
         for (field, expected) in [("apiVersion", self.api_version), ("kind", self.resource.kind)] {
             let given = fields.entry(field).or_insert_with(|| json!(expected));
             if given != expected {
@@ -476,52 +483,8 @@ impl Write {
     }
 }
 
-impl Deletion {
-    /// What the body says counts, or what the parameters say if there is none.
-    fn read(body: Option<Value>, query: &Query<'_>) -> Result<Self, Status> {
-        let Some(body) = body else {
-            let grace = query.text("gracePeriodSeconds");
-            let wrong = |_| Status::bad_request("gracePeriodSeconds is not a number");
-            let grace = grace.map(|it| it.parse().map_err(wrong)).transpose()?;
-            if query.text("orphanDependents").is_some() {
-                check_propagation(query.flag("orphanDependents").then_some("Orphan"))?;
-            }
-            check_propagation(query.text("propagationPolicy"))?;
-            return Ok(Self { grace_period_seconds: grace, ..Self::default() });
-        };
-        let kind = text(&body, "/kind").unwrap_or("DeleteOptions");
-        if !body.is_object() || kind != "DeleteOptions" {
-            return Err(Status::bad_request("the body of the request is no DeleteOptions"));
-        }
-        check_propagation(text(&body, "/propagationPolicy"))?;
-        check_propagation((body["orphanDependents"] == true).then_some("Orphan"))?;
-        let asked = body["dryRun"].as_array().into_iter().flatten();
-        let asked: Vec<&str> = asked.map(|it| it.as_str().unwrap_or_default()).collect();
-        let owned = |pointer| text(&body, pointer).map(str::to_owned);
-        Ok(Self {
-            uid: owned("/preconditions/uid"),
-            version: owned("/preconditions/resourceVersion"),
-            is_dry_run: is_dry_run(asked)?,
-            grace_period_seconds: body["gracePeriodSeconds"].as_i64(),
-        })
-    }
-}
-
-fn check_propagation(policy: Option<&str>) -> Result<(), Status> {
-    match policy {
-        None | Some("Background" | "Foreground") => Ok(()),
-        Some("Orphan") => Err(Status::bad_request(
-            "propagationPolicy: Orphan is not served, what an object owns goes with it; use \
-             Background",
-        )),
-        Some(other) => Err(Status::bad_request(format!(
-            "propagationPolicy: {other:?} is none of Background and Foreground"
-        ))),
-    }
-}
-
 /// Whether the values of `dryRun` ask for one.
-fn is_dry_run<'a>(asked: impl IntoIterator<Item = &'a str>) -> Result<bool, Status> {
+pub(crate) fn is_dry_run<'a>(asked: impl IntoIterator<Item = &'a str>) -> Result<bool, Status> {
     let mut is_asked = false;
     for word in asked {
         if word != "All" {
@@ -560,21 +523,13 @@ impl Syntax {
     }
 }
 
-fn drop_own_metadata(object: &mut Value) {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in OWN_METADATA {
-            metadata.remove(field);
-        }
-    }
-}
-
 fn generated(random: [u8; GENERATED_LEN]) -> String {
     let letter =
         |byte: u8| char::from(GENERATED_LETTERS[usize::from(byte) % GENERATED_LETTERS.len()]);
     random.map(letter).iter().collect()
 }
 
-fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer).and_then(Value::as_str)
 }
 
@@ -594,6 +549,7 @@ mod tests {
         let resources = vec![
             resource("Pod", "pods", &["v1"]),
             resource("Deployment", "deployments", &["apps/v1"]),
+            resource("Gizmo", "gizmos", &["autoscaling/v1", "autoscaling/v2"]),
         ];
         Api { resources, server: "test".to_owned() }
     }
@@ -736,6 +692,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_applied_may_be_of_a_later_version() {
+        let path = "/apis/autoscaling/v2/namespaces/a/gizmos/web";
+        let (method, content_type) = (&Method::PATCH, Some(patch::APPLY_TYPE));
+        let query = "fieldManager=helm";
+        let call = api().call(&Request { method, path, query, accept: None, content_type });
+        let Ok(Call::Write(write)) = call else { panic!("it is no write but {call:?}") };
+        let body = |count: u32| json!({"apiVersion": "autoscaling/v2", "spec": {"count": count}});
+        let mut there = write.applied("web", None, body(1), now()).expect("it is new");
+        there["apiVersion"] = json!("autoscaling/v1");
+        let again = write.applied("web", Some(&there), body(2), now()).expect("it is there");
+        assert_eq!(
+            (&again["apiVersion"], &again["spec"]["count"]),
+            (&body(2)["apiVersion"], &json!(2))
+        );
+    }
+
+    #[test]
     fn a_scale_is_put_or_patched() {
         let of = write(&Method::PUT, "/apis/apps/v1/namespaces/a/deployments/web/scale");
         let scaled = |patch, body| of.scaled(("web", patch), &deployment(), body);
@@ -783,5 +756,40 @@ mod tests {
         let evict = write(&Method::POST, "/api/v1/namespaces/a/pods/web/eviction");
         let body = json!({"kind": "Eviction", "deleteOptions": {"dryRun": ["All"]}});
         assert_eq!(evict.deletion(Some(body), "").map(|it| it.is_dry_run), Ok(true));
+    }
+
+    #[test]
+    fn a_deletion_of_many_depends_on_nothing() {
+        let of = write(&Method::DELETE, "/api/v1/namespaces/a/pods");
+        for what in [json!({"uid": "u"}), json!({"resourceVersion": "7"})] {
+            let refused = of.deletion(Some(json!({ "preconditions": what })), "");
+            let refused = refused.expect_err("of which of them?");
+            assert_eq!(refused.code().as_u16(), 400);
+            assert!(message(&refused).contains("preconditions"), "{refused:?}");
+        }
+        assert!(of.deletion(Some(json!({"preconditions": {}})), "").is_ok());
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_refused() {
+        let nested = |levels: usize| (1..levels).fold(json!({}), |it, _| json!({ "x": it }));
+        let post = write(&Method::POST, "/api/v1/namespaces/a/pods");
+        let made = |levels: usize| {
+            let mut body = nested(levels);
+            body["metadata"] = json!({"name": "web"});
+            post.created(body, [0; 5], now()).map(drop)
+        };
+        assert_eq!(made(OBJECT_DEPTH_MAX), Ok(()));
+        let refused = made(OBJECT_DEPTH_MAX + 1).expect_err("too deep");
+        assert_eq!(refused.code().as_u16(), 400);
+        assert!(message(&refused).contains("more than 50 levels deep"), "{refused:?}");
+        let of = write(&Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/web");
+        let mut there = deployment();
+        there["spec"] = nested(OBJECT_DEPTH_MAX - 1);
+        let deeper = json!([{"op": "move", "from": "/spec", "path": "/y"},
+            {"op": "add", "path": "/spec", "value": {}},
+            {"op": "move", "from": "/y", "path": "/spec/y"}]);
+        let refused = of.patched(("web", PatchKind::Json), &there, deeper, now());
+        assert!(message(&refused.expect_err("too deep")).contains("levels deep"));
     }
 }

@@ -25,6 +25,10 @@ pub(crate) const YAML_DEPTH_MAX: usize = 50;
 pub(crate) const VALUE_DEPTH_MAX: usize = 200;
 /// Most values in what one patch or replacement copies.
 pub(crate) const COPIED_NODES_MAX: usize = 200_000;
+/// Most bytes of text in what one JSON patch copies.
+pub(crate) const COPIED_SIZE_MAX_BYTES: usize = 3 << 20;
+/// Longest part of a value that a message shows.
+pub(crate) const SHOWN_LEN_MAX: usize = 200;
 /// Longest text that a replacement may make.
 pub(crate) const TEXT_SIZE_MAX_BYTES: usize = 1 << 20;
 /// Most parts of a path to a field.

@@ -9,6 +9,8 @@ pub(crate) struct Measure {
     pub(crate) nodes: usize,
     /// The length of the longest way into it; 1 for a scalar.
     pub(crate) depth: usize,
+    /// Bytes of the texts and the names of fields in it.
+    pub(crate) bytes: usize,
 }
 
 /// Measures a value.
@@ -18,7 +20,13 @@ pub(crate) fn measure(value: &Value) -> Measure {
         Value::Object(map) => map.values().map(measure).collect(),
         _ => Vec::new(),
     };
+    let own = match value {
+        Value::String(text) => text.len(),
+        Value::Object(map) => map.keys().map(String::len).sum(),
+        _ => 0,
+    };
     Measure {
+        bytes: own + children.iter().map(|it| it.bytes).sum::<usize>(),
         nodes: 1 + children.iter().map(|it| it.nodes).sum::<usize>(),
         depth: 1 + children.iter().map(|it| it.depth).max().unwrap_or(0),
     }
@@ -30,7 +38,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn nodes_and_depth_are_counted() {
-        assert_eq!(measure(&json!({"a": [1, 2], "b": {}})), Measure { nodes: 5, depth: 3 });
+    fn nodes_depth_and_bytes_are_counted() {
+        let value = json!({"a": [1, "four"], "bc": {}});
+        assert_eq!(measure(&value), Measure { nodes: 5, depth: 3, bytes: 7 });
     }
 }

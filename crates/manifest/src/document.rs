@@ -99,20 +99,21 @@ fn item_path(path: &str) -> Option<(usize, &str)> {
 
 /// Splits `text` into documents; empty ones are left out.
 pub(crate) fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
-    bounded(text, NODES_MAX)
+    Ok(trees(text, NODES_MAX)?.into_iter().map(document).collect())
 }
 
-/// The value of a short text, if there is one.
+/// The value of a short text, if there is one. No lines are kept: with the path of every field they
+/// could be far longer than the text.
 pub(crate) fn parse_one(text: &str) -> Result<Option<Value>, SyntaxError> {
-    let mut documents = bounded(text, NODES_OF_ONE_MAX)?;
-    if documents.len() > 1 {
+    let mut trees = trees(text, NODES_OF_ONE_MAX)?;
+    if let Some(second) = trees.get(1) {
         let what = "more than one document; write one document".to_owned();
-        return Err(SyntaxError { line: documents[1].lines.line(""), what });
+        return Err(SyntaxError { line: second.referenced.line(), what });
     }
-    Ok(documents.pop().map(|it| it.value))
+    Ok(trees.pop().map(|it| it.value.without_lines()))
 }
 
-fn bounded(text: &str, nodes_max: usize) -> Result<Vec<Document>, SyntaxError> {
+fn trees(text: &str, nodes_max: usize) -> Result<Vec<Spanned<Tree>>, SyntaxError> {
     let options = serde_saphyr::options! {
         with_snippet: false,
         // As kubectl reads them: the mode 0400 of a file is 256.
@@ -124,17 +125,15 @@ fn bounded(text: &str, nodes_max: usize) -> Result<Vec<Document>, SyntaxError> {
             max_depth: DEPTH_MAX,
         },
     };
-    let trees: Vec<Spanned<Tree>> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| SyntaxError {
-            line: error.location().map_or(0, |at| at.line()),
-            what: in_our_words(&error),
-        })?;
-    Ok(trees.into_iter().map(document).collect())
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| SyntaxError {
+        line: error.location().map_or(0, |at| at.line()),
+        what: in_our_words(&error, nodes_max),
+    })
 }
 
 /// What is wrong, for somebody who writes manifests. The parser's own advice is for somebody who
 /// writes programs.
-fn in_our_words(error: &serde_saphyr::Error) -> String {
+fn in_our_words(error: &serde_saphyr::Error, nodes_max: usize) -> String {
     use serde_saphyr::Error;
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
@@ -151,7 +150,7 @@ fn in_our_words(error: &serde_saphyr::Error) -> String {
         }
         Error::Budget {
             breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. }, ..
-        } => format!("more than {NODES_MAX} values in one input; split it"),
+        } => format!("more than {nodes_max} values in one input; split it"),
         Error::Budget { .. } => {
             "too large once its anchors and aliases are written out; write the values themselves"
                 .to_owned()
@@ -203,6 +202,16 @@ impl Tree {
                     path.truncate(end);
                 }
                 Value::Object(map)
+            }
+        }
+    }
+
+    fn without_lines(self) -> Value {
+        match self {
+            Self::Scalar(value) => value,
+            Self::List(items) => items.into_iter().map(|it| it.value.without_lines()).collect(),
+            Self::Map(entries) => {
+                entries.into_iter().map(|(key, item)| (key.value, item.without_lines())).collect()
             }
         }
     }
@@ -333,6 +342,21 @@ mod tests {
         ] {
             assert_eq!(parse(text).expect_err(text).what, expected);
         }
+    }
+
+    #[test]
+    fn a_short_text_stays_small_when_it_is_read() {
+        let items = |count: usize| "1,".repeat(count);
+        // With the path of each item these would be 18 GB.
+        let text = format!("? {}\n: [{}]", "k".repeat(1 << 20), items(NODES_OF_ONE_MAX - 1_000));
+        let read = parse_one(&text).expect("valid YAML").expect("there is one");
+        assert_eq!(read["k".repeat(1 << 20)].as_array().map(Vec::len), Some(19_000));
+        let many = parse_one(&format!("a: [{}]", items(NODES_OF_ONE_MAX + 1)));
+        let expected = "more than 20000 values in one input; split it";
+        assert_eq!(many.expect_err("too many").what, expected);
+        let aliases = "*a,".repeat(10_000);
+        let text = format!("a: &a {}\nb: [{aliases}]", "x".repeat(100_000));
+        assert!(parse_one(&text).is_err(), "1 GB once the aliases are written out");
     }
 
     #[test]

@@ -3,10 +3,15 @@
 //!
 //! What an operation copies is bounded, in size and in depth: a patch can copy a value into itself.
 
+use std::fmt::Display;
+
 use serde_json::Value;
 
 use crate::error::Fault;
-use crate::limits::{COPIED_NODES_MAX, OPERATIONS_MAX, PATH_PARTS_MAX, VALUE_DEPTH_MAX};
+use crate::limits::{
+    COPIED_NODES_MAX, COPIED_SIZE_MAX_BYTES, OPERATIONS_MAX, PATH_PARTS_MAX, SHOWN_LEN_MAX,
+    VALUE_DEPTH_MAX,
+};
 use crate::measure::measure;
 
 /// One operation.
@@ -44,11 +49,40 @@ pub(crate) fn read(patch: &Value) -> Result<Vec<Operation>, Fault> {
 
 /// Applies a patch. The value is in an unknown state after an error.
 pub(crate) fn apply(value: &mut Value, patch: &[Operation]) -> Result<(), Fault> {
-    let mut copied = 0;
+    let mut copied = Copied::default();
     for (index, operation) in patch.iter().enumerate() {
         apply_one(value, operation, &mut copied).map_err(|it| at(index, it))?;
     }
     Ok(())
+}
+
+/// What the operations of a patch have copied and moved.
+#[derive(Default)]
+struct Copied {
+    nodes: usize,
+    bytes: usize,
+}
+
+impl Copied {
+    /// Counts a value that is copied, before it is.
+    fn copy(&mut self, value: &Value) -> Result<(), Fault> {
+        self.bytes += measure(value).bytes;
+        if self.bytes > COPIED_SIZE_MAX_BYTES {
+            let what = format!("the patch copies more than {COPIED_SIZE_MAX_BYTES} bytes");
+            return Err(Fault::new(what, "copy less"));
+        }
+        self.pass(value)
+    }
+
+    /// Counts a value that is looked at as a whole.
+    fn pass(&mut self, value: &Value) -> Result<(), Fault> {
+        self.nodes += measure(value).nodes;
+        if self.nodes > COPIED_NODES_MAX {
+            let what = format!("the patch copies and moves more than {COPIED_NODES_MAX} values");
+            return Err(Fault::new(what, "copy less"));
+        }
+        Ok(())
+    }
 }
 
 fn at(index: usize, fault: Fault) -> Fault {
@@ -71,7 +105,7 @@ fn operation(value: &Value) -> Result<Operation, Fault> {
         "copy" => Ok(Operation::Copy(pointer(text("from")?)?, path)),
         "test" => Ok(Operation::Test(path, new())),
         other => Err(Fault::new(
-            format!("the operation {other:?} is unknown"),
+            format!("the operation {:?} is unknown", short(other)),
             "write add, remove, replace, move, copy or test",
         )),
     }
@@ -84,43 +118,52 @@ fn pointer(text: &str) -> Result<Vec<String>, Fault> {
     let unescape = |part: &str| part.replace("~1", "/").replace("~0", "~");
     let parts: Vec<String> = text.trim_start_matches('/').split('/').map(unescape).collect();
     if !text.starts_with('/') || parts.len() > PATH_PARTS_MAX {
-        let what = format!("the path {text:?} does not begin with / or is too long");
+        let what = format!("the path {:?} does not begin with / or is too long", short(text));
         return Err(Fault::new(what, "write it as in /spec/replicas"));
     }
     Ok(parts)
 }
 
-fn apply_one(value: &mut Value, operation: &Operation, copied: &mut usize) -> Result<(), Fault> {
+fn apply_one(value: &mut Value, operation: &Operation, copied: &mut Copied) -> Result<(), Fault> {
     match operation {
         Operation::Add(path, new) => add(value, path, new.clone()),
         Operation::Remove(path) => remove(value, path).map(drop),
         Operation::Replace(path, new) => replace(value, path, new),
         Operation::Move(from, to) => {
             let taken = remove(value, from)?;
+            copied.pass(&taken)?;
             add(value, to, taken)
         }
         Operation::Copy(from, to) => {
-            let taken = found(value, from)?.clone();
-            *copied += measure(&taken).nodes;
-            if *copied > COPIED_NODES_MAX {
-                let what = format!("the patch copies more than {COPIED_NODES_MAX} values");
-                return Err(Fault::new(what, "copy less"));
-            }
+            let there = found(value, from)?;
+            copied.copy(there)?;
+            let taken = there.clone();
             add(value, to, taken)
         }
         Operation::Test(path, expected) => {
-            let is = found(value, path).map(|it| it.clone()).unwrap_or_default();
-            if is == *expected {
+            let there = found(value, path).map_or(&Value::Null, |it| it);
+            if there == expected {
                 return Ok(());
             }
-            let what = format!("/{} is {is}, not {expected}", path.join("/"));
+            let (path, there) = (short(path.join("/")), short(there));
+            let what = format!("/{path} is {there}, not {}", short(expected));
             Err(Fault::new(what, "correct the patch or the resource"))
         }
     }
 }
 
+/// The beginning of what a message shows.
+fn short(what: impl Display) -> String {
+    let mut shown = what.to_string();
+    if let Some((end, _)) = shown.char_indices().nth(SHOWN_LEN_MAX) {
+        shown.truncate(end);
+        shown.push_str("...");
+    }
+    shown
+}
+
 fn missing(path: &[String]) -> Fault {
-    let what = format!("the resource has no /{}", path.join("/"));
+    let what = format!("the resource has no /{}", short(path.join("/")));
     Fault::new(what, "correct the path, or add what is above it first")
 }
 
@@ -244,13 +287,40 @@ mod tests {
     }
 
     #[test]
+    fn messages_show_the_beginning_of_what_is_long() {
+        let value = json!({"a": "é".repeat(100_000)});
+        let test = json!([{"op": "test", "path": "/a", "value": "y".repeat(100_000)}]);
+        let error = patched(value.clone(), test).expect_err("another one");
+        assert!(error.len() < 1_000 && error.contains("éé..., not \"yy"), "{error}");
+        let remove = json!([{"op": "remove", "path": format!("/{}", "z".repeat(100_000))}]);
+        assert!(patched(value.clone(), remove).expect_err("it is not there").len() < 1_000);
+        let absent = json!([{"op": "test", "path": "/b", "value": null}]);
+        assert_eq!(patched(value.clone(), absent), Ok(value));
+    }
+
+    #[test]
     fn a_patch_cannot_grow_without_bound() {
         let copy = json!({"op": "copy", "from": "/a", "path": "/a/b"});
         let found = patched(
             json!({"a": {"c": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}}),
             Value::Array(vec![copy; 200]),
         );
-        assert!(found.expect_err("too much").contains("copies more than"));
+        assert!(found.expect_err("too much").contains("copies and moves more than"));
+        let text = json!({"op": "copy", "from": "/a", "path": "/b/-"});
+        let found = patched(
+            json!({"a": "x".repeat(64 << 10), "b": []}),
+            Value::Array(vec![text.clone(); 49]),
+        );
+        assert!(found.expect_err("too much").contains("copies more than 3145728 bytes"));
+        let there = json!({"a": "x".repeat(64 << 10), "b": []});
+        assert!(patched(there, Value::Array(vec![text; 48])).is_ok());
+        let to_and_fro = [
+            json!({"op": "move", "from": "/a", "path": "/b"}),
+            json!({"op": "move", "from": "/b", "path": "/a"}),
+        ];
+        let moves: Vec<Value> = to_and_fro.into_iter().cycle().take(1_000).collect();
+        let found = patched(json!({"a": vec![0; 1_000]}), Value::Array(moves));
+        assert!(found.expect_err("too much").contains("moves more than"));
         let mut deep = vec![json!({"op": "add", "path": "/a", "value": {}})];
         for _ in 0..300 {
             deep.push(json!({"op": "add", "path": "/b", "value": {}}));

@@ -5,6 +5,8 @@
 //! directives are obeyed. Both know from `shapes` which lists are merged. Of several keys of a list
 //! an API server merges by the first.
 
+use std::collections::{HashMap, HashSet};
+
 use ambit_words::patches::{DELETE_FROM_LIST, PATCH, RETAIN_KEYS, SET_ELEMENT_ORDER};
 use serde_json::{Map, Value};
 
@@ -43,6 +45,7 @@ fn merge_map(mut map: Fields, mut patch: Fields, shape: Shape) -> Result<Fields,
         if let Some(name) = name.strip_prefix(DELETE_FROM_LIST) {
             let gone = list(value, name)?;
             if let Some(Value::Array(all)) = map.get_mut(name) {
+                let gone: HashSet<&Value> = gone.iter().collect();
                 all.retain(|it| !gone.contains(it));
             }
             continue;
@@ -81,7 +84,8 @@ fn list(value: Value, name: &str) -> Result<Vec<Value>, Fault> {
 fn retain_keys(map: &mut Fields, patch: &mut Fields) -> Result<(), Fault> {
     let Some(kept) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let kept = list(kept, RETAIN_KEYS)?;
-    let is_kept = |name: &str| kept.iter().any(|it| it == name);
+    let kept: HashSet<&str> = kept.iter().filter_map(Value::as_str).collect();
+    let is_kept = |name: &str| kept.contains(name);
     let says = |(name, value): &(&String, &Value)| !value.is_null() && !name.starts_with('$');
     if let Some((name, _)) = patch.iter().filter(says).find(|(name, _)| !is_kept(name)) {
         let what = format!("`{RETAIN_KEYS}` does not list `{name}`, which the patch sets");
@@ -225,6 +229,25 @@ fn plain(value: Value) -> Option<Value> {
     })
 }
 
+/// What an element is told by: itself, or its key.
+fn identity<'a>(element: &'a Value, key: Option<&str>) -> Option<&'a Value> {
+    match key {
+        None => Some(element),
+        Some(key) => element.get(key),
+    }
+}
+
+/// Where elements are in a list; of several that are told by the same the first.
+fn places<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<&'a Value, usize> {
+    let mut places = HashMap::with_capacity(list.len());
+    for (at, element) in list.iter().enumerate() {
+        if let Some(identity) = identity(element, key) {
+            places.entry(identity).or_insert(at);
+        }
+    }
+    places
+}
+
 /// Puts what the patch names in its order, and what else is there in the order it had.
 fn in_order(
     merged: Vec<Value>,
@@ -232,20 +255,18 @@ fn in_order(
     before: &[Value],
     key: Option<&str>,
 ) -> Vec<Value> {
-    let place = |list: &[Value], element: &Value| {
-        list.iter().position(|it| match key {
-            None => it == element,
-            Some(key) => it.get(key).is_some() && it.get(key) == element.get(key),
-        })
+    let (order, before) = (places(order, key), places(before, key));
+    let place = |places: &HashMap<&Value, usize>, element: &Value| {
+        identity(element, key).and_then(|it| places.get(it).copied())
     };
     let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|it| place(order, it).is_some());
-    patched.sort_by_key(|it| place(order, it));
-    others.sort_by_key(|it| place(before, it));
+        merged.into_iter().partition(|it| place(&order, it).is_some());
+    patched.sort_by_cached_key(|it| place(&order, it));
+    others.sort_by_cached_key(|it| place(&before, it));
     let (mut others, mut all) = (others.into_iter().peekable(), Vec::new());
     for element in patched {
-        let at = place(before, &element);
-        let is_before = |other: &Value| match (place(before, other), at) {
+        let at = place(&before, &element);
+        let is_before = |other: &Value| match (place(&before, other), at) {
             (Some(other), Some(at)) => other < at,
             _ => false,
         };
@@ -288,6 +309,23 @@ mod tests {
                 {"name": "a", "image": "1"}, {"name": "b", "image": "2"},
             ]})),
         );
+    }
+
+    #[test]
+    fn long_lists_take_little_time() {
+        let began = std::time::Instant::now();
+        let names: Vec<String> = (0..60_000).map(|it| format!("x{it}")).collect();
+        let finalizers = |finalizers: &[String]| json!({ "finalizers": finalizers });
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": finalizers(&names)});
+        let gone = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": names[1..]}});
+        let merged = merge(object, gone).map_err(|it| it.what).expect("they go");
+        assert_eq!(merged["metadata"], finalizers(&names[..1]));
+        let fields: Fields = names.iter().map(|it| (it.clone(), json!(1))).collect();
+        let mut patch = json!({ "$retainKeys": names });
+        patch.as_object_mut().expect("a map").extend(fields);
+        assert!(merge(pod(json!({})), json!({ "spec": patch })).is_ok());
+        // Compared each with each other, these would take minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
     }
 
     #[test]

@@ -4,22 +4,28 @@
 //! `x-kubernetes-patch-strategy: merge`, `x-kubernetes-patch-merge-key` and
 //! `x-kubernetes-list-map-keys`, reduced to the types that lead to such a list. A list that is not
 //! here is replaced as a whole, and so is every list of a custom resource.
+//!
+//! Of a map that Kubernetes marks as atomic, who applies it with server-side apply has all: those
+//! that stand alone here are selectors of labels and of nodes, and references to keys and fields.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// Types: each field as `name[keys]=type`. Without keys in the brackets, a list of scalars is
-/// merged by their values; without brackets, the field is no such list but leads to one.
+/// merged by their values; without brackets, the field is no such list but leads to one. `name!` is
+/// a map that is one value for server-side apply.
 const SHAPES: &str = "
 CSINode: metadata=ObjectMeta spec=CSINodeSpec
 CSINodeSpec: drivers[name]
 ComponentStatus: conditions[type] metadata=ObjectMeta
 Conditions: conditions[type]
-Container: env[name] ports[containerPort,protocol] volumeDevices[devicePath]
+Container: env[name]=EnvVar ports[containerPort,protocol] volumeDevices[devicePath]
     volumeMounts[mountPath]
 CronJob: metadata=ObjectMeta spec=CronJobSpec
 CronJobSpec: jobTemplate=JobTemplateSpec
-EphemeralContainer: env[name] volumeDevices[devicePath] volumeMounts[mountPath]
+EnvVar: valueFrom=EnvVarSource
+EnvVarSource: configMapKeyRef! fieldRef! resourceFieldRef! secretKeyRef!
+EphemeralContainer: env[name]=EnvVar volumeDevices[devicePath] volumeMounts[mountPath]
 EphemeralVolumeSource: volumeClaimTemplate=Object
 JobTemplateSpec: metadata=ObjectMeta spec=WorkloadSpec
 Node: metadata=ObjectMeta spec=NodeSpec status=NodeStatus
@@ -30,20 +36,23 @@ ObjectMeta: finalizers[] ownerReferences[uid]
 ObjectWithConditions: metadata=ObjectMeta status=Conditions
 Pod: metadata=ObjectMeta spec=PodSpec status=PodStatus
 PodSpec: containers[name]=Container ephemeralContainers[name]=EphemeralContainer hostAliases[ip]
-    imagePullSecrets[name] initContainers[name]=Container
-    topologySpreadConstraints[topologyKey,whenUnsatisfiable] volumes[name]=Volume
+    imagePullSecrets[name] initContainers[name]=Container nodeSelector!
+    topologySpreadConstraints[topologyKey,whenUnsatisfiable]=Selecting volumes[name]=Volume
 PodStatus: conditions[type] podIPs[ip]
 PodTemplate: metadata=ObjectMeta template=PodTemplateSpec
 PodTemplateSpec: metadata=ObjectMeta spec=PodSpec
+Selecting: labelSelector! podSelector! selector!
+SelectingObject: metadata=ObjectMeta spec=Selecting
+SelectingObjectWithConditions: metadata=ObjectMeta spec=Selecting status=Conditions
 Service: metadata=ObjectMeta spec=ServiceSpec status=Conditions
 ServiceAccount: metadata=ObjectMeta secrets[name]
-ServiceSpec: ports[port,protocol]
+ServiceSpec: ports[port,protocol] selector!
 StatefulSet: metadata=ObjectMeta spec=StatefulSetSpec status=Conditions
-StatefulSetSpec: template=PodTemplateSpec volumeClaimTemplates=ObjectWithConditions
+StatefulSetSpec: selector! template=PodTemplateSpec volumeClaimTemplates=ObjectWithConditions
 Volume: ephemeral=EphemeralVolumeSource
 Webhooks: metadata=ObjectMeta webhooks[name]
 Workload: metadata=ObjectMeta spec=WorkloadSpec status=Conditions
-WorkloadSpec: template=PodTemplateSpec
+WorkloadSpec: selector! template=PodTemplateSpec
 ";
 
 /// Kinds: `apiVersion`, type, and the kinds of that type.
@@ -81,13 +90,14 @@ events.k8s.io/v1 Object: Event
 events.k8s.io/v1beta1 Object: Event
 extensions/v1beta1 Object: Ingress
 flowcontrol.apiserver.k8s.io/v1beta1 Object: FlowSchema PriorityLevelConfiguration
-networking.k8s.io/v1 Object: Ingress IngressClass NetworkPolicy
+networking.k8s.io/v1 Object: Ingress IngressClass
+networking.k8s.io/v1 SelectingObject: NetworkPolicy
 networking.k8s.io/v1beta1 Object: Ingress IngressClass
 node.k8s.io/v1 Object: RuntimeClass
 node.k8s.io/v1beta1 Object: RuntimeClass
-policy/v1 ObjectWithConditions: PodDisruptionBudget
+policy/v1 SelectingObjectWithConditions: PodDisruptionBudget
 policy/v1beta1 Object: Eviction PodSecurityPolicy
-policy/v1beta1 ObjectWithConditions: PodDisruptionBudget
+policy/v1beta1 SelectingObjectWithConditions: PodDisruptionBudget
 rbac.authorization.k8s.io/v1 Object: ClusterRole ClusterRoleBinding Role RoleBinding
 rbac.authorization.k8s.io/v1beta1 Object: ClusterRole ClusterRoleBinding Role RoleBinding
 scheduling.k8s.io/v1 Object: PriorityClass
@@ -99,7 +109,8 @@ storage.k8s.io/v1beta1 Object: CSIDriver CSIStorageCapacity StorageClass VolumeA
 v1 ComponentStatus: ComponentStatus
 v1 Object: Binding ConfigMap Endpoints Event LimitRange PersistentVolume ResourceQuota Secret
 v1 Workload: ReplicationController
-v1 ObjectWithConditions: Namespace PersistentVolumeClaim
+v1 ObjectWithConditions: Namespace
+v1 SelectingObjectWithConditions: PersistentVolumeClaim
 v1 Node: Node
 v1 Pod: Pod
 v1 PodTemplate: PodTemplate
@@ -117,6 +128,8 @@ pub(crate) struct Field {
     pub(crate) keys: Option<&'static [&'static str]>,
     /// The type of its value, or of its elements.
     pub(crate) shape: Shape,
+    /// Whether it is a map that is one value for server-side apply.
+    pub(crate) is_atomic: bool,
 }
 
 /// What is known of a value of Kubernetes: how its lists are merged.
@@ -125,11 +138,11 @@ pub struct Mergeable(Field);
 
 impl Mergeable {
     /// Nothing is known.
-    pub const UNKNOWN: Self = Self(Field { keys: None, shape: None });
+    pub const UNKNOWN: Self = Self(Field { keys: None, shape: None, is_atomic: false });
 
     /// What is known of an object; of kinds of extensions nothing is.
     pub fn of(api_version: &str, kind: &str) -> Self {
-        Self(Field { keys: None, shape: shape_of(api_version, kind) })
+        Self(Field { shape: shape_of(api_version, kind), ..Field::default() })
     }
 
     /// What is known of a field.
@@ -139,7 +152,12 @@ impl Mergeable {
 
     /// What is known of an element of a list.
     pub fn element(self) -> Self {
-        Self(Field { keys: None, shape: self.0.shape })
+        Self(Field { shape: self.0.shape, ..Field::default() })
+    }
+
+    /// Whether it is a map that is one value: who applies a part of it has all of it.
+    pub fn is_atomic(self) -> bool {
+        self.0.is_atomic
     }
 
     /// By which fields elements are told apart, none of scalars; `None` for a list that is replaced
@@ -192,7 +210,8 @@ fn shapes() -> HashMap<(&'static str, &'static str), Field> {
                 Some((name, keys)) => (name, Some(key_list(keys))),
                 None => (left, None),
             };
-            shapes.insert((shape, name), Field { keys, shape: of });
+            let (name, is_atomic) = name.strip_suffix('!').map_or((name, false), |it| (it, true));
+            shapes.insert((shape, name), Field { keys, shape: of, is_atomic });
         }
     }
     shapes
@@ -219,7 +238,7 @@ mod tests {
     use super::*;
 
     fn check(api_version: &str, kind: &str, path: &[&str], keys: Option<&[&str]>) {
-        let start = Field { keys: None, shape: shape_of(api_version, kind) };
+        let start = Field { shape: shape_of(api_version, kind), ..Field::default() };
         let found = path.iter().fold(start, |at, name| field(at.shape, name));
         assert_eq!(found.keys, keys, "{kind} {path:?}");
     }
@@ -236,6 +255,22 @@ mod tests {
         check("v1", "Service", &["spec", "ports"], Some(&["port", "protocol"]));
         check("v1", "Pod", &["metadata", "finalizers"], Some(&[]));
         check("example.org/v1", "Deployment", &pod, None);
+    }
+
+    #[test]
+    fn selectors_are_one_value() {
+        let check = |api_version: &str, kind: &str, path: &[&str]| {
+            let found = path.iter().fold(Mergeable::of(api_version, kind), |at, it| at.field(it));
+            assert!(found.is_atomic(), "{kind} {path:?}");
+        };
+        check("v1", "Service", &["spec", "selector"]);
+        check("apps/v1", "Deployment", &["spec", "selector"]);
+        check("apps/v1", "StatefulSet", &["spec", "selector"]);
+        check("v1", "Pod", &["spec", "nodeSelector"]);
+        check("policy/v1", "PodDisruptionBudget", &["spec", "selector"]);
+        check("networking.k8s.io/v1", "NetworkPolicy", &["spec", "podSelector"]);
+        let labels = Mergeable::of("v1", "Service").field("metadata").field("labels");
+        assert!(!labels.is_atomic());
     }
 
     #[test]

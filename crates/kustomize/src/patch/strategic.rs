@@ -23,7 +23,7 @@ const UNKNOWN: &[&str] = &["$setElementOrder", "$retainKeys", "$deleteFromPrimit
 pub(crate) fn merge(object: Value, patch: Value) -> Result<Option<Value>, Fault> {
     let gvk = [&object, &patch].map(Gvk::of).into_iter().find(|it| !it.kind.is_empty());
     let shape = gvk.and_then(|gvk| shape_of(&gvk.api_version(), &gvk.kind));
-    let merged = walk(Some(object), Some(patch), Field { keys: None, shape })?;
+    let merged = walk(Some(object), Some(patch), Field { shape, ..Field::default() })?;
     Ok(merged.value.filter(|it| !it.is_null()))
 }
 
@@ -252,7 +252,7 @@ fn merge_elements(
         let at = find(&dest, &used_keys, &texts);
         let added = find(&patch, &used_keys, &texts).map(|index| patch[index].clone());
         let old = at.map(|index| dest[index].clone());
-        let about = Field { keys: None, shape };
+        let about = Field { shape, ..Field::default() };
         let outcome = walk(old, added, about)?;
         let is_empty = |it: &Value| it.as_object().is_some_and(Map::is_empty);
         let Some(mut value) = outcome.value.filter(|it| !it.is_null() && !is_empty(it)) else {

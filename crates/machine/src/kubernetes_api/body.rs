@@ -47,7 +47,8 @@ struct Watching {
     next_mark: Instant,
     until: Instant,
     has_failed: bool,
-    _held: OwnedSemaphorePermit,
+    /// Its place, which a look keeps to its end, also when the client has left meanwhile.
+    held: Arc<OwnedSemaphorePermit>,
 }
 
 /// The events of a watch.
@@ -65,7 +66,7 @@ pub(super) async fn watch(
         next_mark: Instant::now() + BOOKMARK_INTERVAL,
         until: Instant::now() + watch.timeout,
         has_failed: false,
-        _held: held,
+        held: Arc::new(held),
         server,
         watch,
     };
@@ -84,9 +85,10 @@ pub(super) async fn watch(
 impl Watching {
     /// Begins with everything that is there.
     async fn begin(&mut self) -> Result<(), Status> {
-        let watch = self.watch.clone();
+        let (watch, held) = (self.watch.clone(), Arc::clone(&self.held));
         let plural = watch.of.resource.plural;
         let all = move |history: &History| {
+            let _held = held;
             let (now, version) = (Timestamp::now(), history.version());
             let change = |(key, object): (&ambit_kubeapi::Key, &Arc<Value>)| Change {
                 version,
@@ -106,9 +108,10 @@ impl Watching {
 
     /// Finds out what has changed since the last look.
     async fn look(&mut self) -> Result<(), Status> {
-        let (watch, since) = (self.watch.clone(), self.version);
+        let (watch, since, held) = (self.watch.clone(), self.version, Arc::clone(&self.held));
         let plural = watch.of.resource.plural;
         let changes = move |history: &History| -> Result<(VecDeque<Bytes>, u64), Status> {
+            let _held = held;
             let now = Timestamp::now();
             let changes = history.since(plural, since)?;
             let events = changes.filter_map(|it| ambit_kubeapi::event(&watch, it, now));

@@ -118,7 +118,7 @@ async fn try_answer(
     request: http::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let busy = || Status::too_many("too many requests at once; try again");
-    let _held = Arc::clone(&server.requests).try_acquire_owned().map_err(|_| busy())?;
+    let held = Arc::clone(&server.requests).try_acquire_owned().map_err(|_| busy())?;
     let (head, incoming) = request.into_parts();
     let text = |name| head.headers.get(name).and_then(|it| it.to_str().ok());
     let (accept, content_type) = (text(ACCEPT), text(CONTENT_TYPE));
@@ -132,20 +132,20 @@ async fn try_answer(
     match call {
         Call::Document { media_type, body } => Ok(whole(media_type, body.to_string().into())),
         Call::Health => Ok(whole("text/plain", "ok".into())),
-        Call::List(listing) => Ok(json(&list(server, listing).await?)),
+        Call::List(listing) => Ok(json(&list(server, listing, held).await?)),
         Call::Get(single) => {
             let shown = |single: &Single, found: &Value| {
                 ambit_kubeapi::object(single, found, jiff::Timestamp::now())
             };
-            Ok(json(&get(server, single, shown).await?))
+            Ok(json(&get(server, single, shown, held).await?))
         }
         Call::GetScale(single) => {
             let shown = |_: &Single, found: &Value| ambit_kubeapi::scale(found);
-            Ok(json(&get(server, single, shown).await?))
+            Ok(json(&get(server, single, shown, held).await?))
         }
         Call::Write(write) => {
             let body = whole_body(incoming).await?;
-            let written = write::carry_out(server, *write, query.to_owned(), body).await?;
+            let written = write::carry_out(server, (*write, query.to_owned(), body), held).await?;
             Ok(answered_write(&written))
         }
         Call::Watch(watch) => {
@@ -167,22 +167,31 @@ async fn try_answer(
     }
 }
 
-async fn list(server: &Arc<Server>, listing: Listing) -> Result<Value, Status> {
+/// A list. The work keeps the place of its request, also when the client has left meanwhile.
+async fn list(
+    server: &Arc<Server>,
+    listing: Listing,
+    held: OwnedSemaphorePermit,
+) -> Result<Value, Status> {
     let plural = listing.resource.plural;
     let answer = move |history: &History| {
+        let _held = held;
         let now = jiff::Timestamp::now();
         ambit_kubeapi::list(&listing, history.objects(plural), history.version(), now)
     };
     server.look(plural, answer).await
 }
 
+/// One object, as `list` does it.
 async fn get(
     server: &Arc<Server>,
     single: Single,
     shown: impl FnOnce(&Single, &Value) -> Value + Send + 'static,
+    held: OwnedSemaphorePermit,
 ) -> Result<Value, Status> {
     let plural = single.resource.plural;
     let answer = move |history: &History| -> Result<Value, Status> {
+        let _held = held;
         let Single { resource, namespace, name, .. } = &single;
         let found = history.object(resource.plural, namespace, name);
         let found = found.ok_or_else(|| Status::not_found(resource, name))?;

@@ -15,7 +15,7 @@ use http::StatusCode;
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::content;
 use super::refusals;
@@ -45,14 +45,15 @@ pub(super) struct Written {
     pub(super) warnings: Vec<String>,
 }
 
-/// Carries out a write.
+/// Carries out a write, with the query and the body of its request. The work keeps the place of the
+/// request, also when the client has left meanwhile.
 pub(super) async fn carry_out(
     server: &Arc<Server>,
-    write: Write,
-    query: String,
-    body: Bytes,
+    (write, query, body): (Write, String, Bytes),
+    held: OwnedSemaphorePermit,
 ) -> Result<Written, Status> {
     let change = move |machine: &Arc<Machine>, history: &mut History| {
+        let _held = held;
         let body = parse(write.syntax, &body)?;
         let Machine { layout, objects, changed, .. } = &**machine;
         let kept = Kept { layout, objects, changed };
@@ -368,7 +369,7 @@ impl Writer<'_> {
             Some(left) => ambit_kubeapi::object(&write.single(name), &left, Timestamp::now()),
             None => ambit_kubeapi::deleted(&write.resource, name, uid),
         };
-        Ok(Written { code, body, warnings: grace_warning(write, deletion) })
+        Ok(Written { code, body, warnings: deletion_warnings(write, deletion) })
     }
 
     fn delete_all(&mut self, deletion: &Deletion) -> Result<Written, Status> {
@@ -382,7 +383,7 @@ impl Writer<'_> {
         let meant: Vec<ObjectRef> = meant.map(|(key, _)| self.named(&key.name)).collect();
         let is_stored = |it: &ObjectRef| objects.store.object(it).is_some();
         let (stored, made): (Vec<_>, Vec<_>) = meant.into_iter().partition(is_stored);
-        let mut warnings = grace_warning(write, deletion);
+        let mut warnings = deletion_warnings(write, deletion);
         if !made.is_empty() {
             warnings.push(format!("{} {} stay: {}", made.len(), self.plural(), content::MADE));
         }
@@ -407,12 +408,15 @@ fn absent(write: &Write, name: &str) -> Status {
     Status::not_found(&write.resource, name)
 }
 
-/// A machine ends a pod as the pod says.
-fn grace_warning(write: &Write, deletion: &Deletion) -> Vec<String> {
-    let is_said = deletion.grace_period_seconds.is_some() && write.resource.plural == "pods";
-    let warning = "gracePeriodSeconds has no effect on a machine: a pod has the time that its \
-                   spec.terminationGracePeriodSeconds says";
-    is_said.then(|| warning.to_owned()).into_iter().collect()
+/// What a deletion asks for that a machine does not do.
+fn deletion_warnings(write: &Write, deletion: &Deletion) -> Vec<String> {
+    let is_grace = deletion.grace_period_seconds.is_some() && write.resource.plural == "pods";
+    let grace = "gracePeriodSeconds has no effect on a machine: a pod has the time that its \
+                 spec.terminationGracePeriodSeconds says";
+    let foreground = "propagationPolicy: Foreground is as Background on a machine: an object goes \
+                      at once, and waits for nothing that it owns";
+    let all = [(is_grace, grace), (deletion.is_foreground, foreground)];
+    all.into_iter().filter(|(is_said, _)| *is_said).map(|(_, it)| it.to_owned()).collect()
 }
 
 /// The namespace of an object, if it is not there.
@@ -607,6 +611,11 @@ mod tests {
             panic!("it goes");
         };
         assert!(written.warnings[0].contains("gracePeriodSeconds has no effect"));
+        let body = json!({"propagationPolicy": "Foreground"});
+        let Ok(written) = place.send(Method::DELETE, &format!("{MAPS}/f"), &body) else {
+            panic!("it goes");
+        };
+        assert!(written.warnings[0].contains("Foreground is as Background"), "it is said");
     }
 
     #[test]
