@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
-use ambit_net::nftables::Protocol;
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
 use ambit_net::socket::{ListenOptions, tcp_listener};
 use anyhow::{Context as _, ensure};
@@ -29,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::accepting::ACCEPT_PAUSE;
 use crate::layout::Layout;
-use crate::node::services::{Endpoint, PortView, views};
+use crate::node::services::views;
 use crate::objects::{Kind, ObjectRef};
 use crate::ownership::{OwnershipError, check_state_directory};
 use crate::state::{Machine, Objects};
@@ -443,18 +442,12 @@ fn address_of(
     let near = near.filter(|(it, _)| it.namespace.as_deref() == namespace);
     let all = views([(object, service)].into_iter(), near, &objects.reported);
     let view = all.first().with_context(|| format!("{object} cannot be read"))?;
-    let is_it = |it: &PortView| it.protocol == Protocol::Tcp && it.port == port;
-    let at = view.ports.iter().position(is_it);
-    let at = at.with_context(|| format!("{object} has no TCP port {port}"))?;
+    let at = view.tcp_port(port).map_err(anyhow::Error::msg)?;
     if let Some(address) = view.addresses.first() {
         return Ok(SocketAddr::new(*address, port));
     }
-    let lead = |it: &Endpoint| {
-        let port = it.ports.get(at).copied().flatten()?;
-        Some(SocketAddr::new(*it.addresses.first()?, port))
-    };
     let mut ready = view.endpoints.iter().filter(|it| it.ready);
-    ready.find_map(lead).with_context(|| format!("no pod of {object} is ready"))
+    ready.find_map(|it| it.at(at)).with_context(|| format!("no pod of {object} is ready"))
 }
 
 /// A socket belongs to where it was made, not to where it is used.

@@ -20,7 +20,7 @@ use ambit_net::namespace::remember_home;
 use ambit_net::netlink::RouteSocket;
 use ambit_wire::admin::Connection;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::pods::Pod;
@@ -79,8 +79,7 @@ pub(crate) async fn run(shared: Arc<Shared>, commands: mpsc::Receiver<Command>) 
     let everything = Drain::new();
     let plane = Rc::new(Plane::new(shared.mesh.clone(), everything.guard()));
     let thread = Rc::new(Thread { shared, plane: plane.clone() });
-    let end_by = watch::Sender::new(None);
-    let mut serving = Serving { thread, pods: HashMap::new(), everything, end_by };
+    let mut serving = Serving { thread, pods: HashMap::new(), everything };
     tokio::select! {
         () = serving.serve(commands) => {}
         () = plane.connections.keep_judged() => {}
@@ -93,8 +92,6 @@ struct Serving {
     pods: HashMap<Text, Rc<Served>>,
     /// Ends with the last pod's last connection.
     everything: Drain,
-    /// When the connections of pods that are gone must have ended, whatever those were allowed.
-    end_by: watch::Sender<Option<Instant>>,
 }
 
 impl Serving {
@@ -125,9 +122,7 @@ impl Serving {
             Command::Add { pod, listeners } => self.add(pod, listeners),
             Command::Remove { uid, deadline } => self.remove(&uid, deadline),
             Command::StopAccepting => {}
-            Command::EndBy(deadline) => {
-                let _before = self.end_by.send_replace(Some(Instant::now() + deadline));
-            }
+            Command::EndBy(deadline) => self.everything.start(Some(Instant::now() + deadline)),
             Command::List(answer) => {
                 // The caller may be gone.
                 let _unwanted = answer.send(self.thread.plane.connections.list());
@@ -189,7 +184,7 @@ impl Serving {
         let Some(served) = self.pods.remove(uid) else { return };
         let plane = self.thread.plane.clone();
         let until = Instant::now() + deadline;
-        let mut end_by = self.end_by.subscribe();
+        let mut everything = self.everything.guard();
         served.drain.start(Some(until));
         plane.pool.forget(|key| key.own == served.own.uid);
         self.everything.guard().spawn_local(async move {
@@ -201,7 +196,7 @@ impl Serving {
             tokio::select! {
                 () = finished => return,
                 () = sleep_until(until) => {}
-                () = passed(&mut end_by) => {}
+                () = everything.overdue() => {}
                 () = network_gone(&served.own) => {}
             }
             loop {
@@ -228,21 +223,4 @@ async fn network_gone(pod: &OwnWorkload) {
         sleep(NETWORK_INTERVAL).await;
     }
     sleep(LAST_WORDS).await;
-}
-
-/// Waits until a time that may be said, or be another, later.
-async fn passed(time: &mut watch::Receiver<Option<Instant>>) {
-    loop {
-        let until = *time.borrow_and_update();
-        let passed = async {
-            match until {
-                Some(until) => sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = passed => return,
-            changed = time.changed() => if changed.is_err() { std::future::pending().await },
-        }
-    }
 }

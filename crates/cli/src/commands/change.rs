@@ -1,9 +1,10 @@
 //! `ambit apply` and `ambit delete`: change the objects of a running machine, all of them or none.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use ambit_machine::image::ImageMap;
-use ambit_machine::objects::{Changes, ObjectRef, Outcome};
+use ambit_machine::objects::{Changes, Kind, ObjectRef, Outcome};
 use ambit_machine::{Client, ImageArguments, PodInfo, Record, judge};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
 use anyhow::{Context, Result, anyhow, bail};
@@ -103,12 +104,11 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     let changes = client.apply_with_images(objects, images, args.dry_run).await?;
     print(&changes, args.dry_run)?;
     let code = take_effect(&args, &client, &changes).await?;
-    if !args.dry_run {
+    let objects = changes.changes.into_iter().map(|it| it.object);
+    let services: BTreeSet<ObjectRef> = objects.filter(|it| it.plural == "services").collect();
+    if !args.dry_run && !services.is_empty() {
         let is_meant = |namespace: &str, name: &str| {
-            let mut services = changes.changes.iter().filter(|it| it.object.plural == "services");
-            services.any(|it| {
-                it.object.name == name && it.object.namespace.as_deref() == Some(namespace)
-            })
+            services.contains(&ObjectRef::new(Kind::Service, Some(namespace), name))
         };
         publish::open_asked(&client, is_meant).await?;
     }

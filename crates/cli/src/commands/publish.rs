@@ -17,27 +17,23 @@ pub(super) fn check(all: &[Published], objects: &[Object], has_mesh: bool) -> Re
             Destination::Service => service(it, objects)?,
             Destination::Gateway if has_mesh => gateway(it, objects)?,
             Destination::Gateway => {
-                bail!("--publish: {} is no Gateway of the mesh with --no-mesh", it.name)
+                let Published { namespace, name, .. } = it;
+                bail!("--publish: Gateway {namespace}/{name} needs the mesh; leave --no-mesh out")
             }
         }
     }
     Ok(())
 }
 
-/// Whether an object that was written so has this name.
-fn is_named(written: (Option<&str>, Option<&str>), it: &Published) -> bool {
-    let (namespace, name) = written;
-    name == Some(&it.name) && namespace.unwrap_or("default") == it.namespace
+/// Whether an object has the name that it leads to.
+fn is_named(it: &Published, object: &Object) -> bool {
+    *object.key.name == *it.name && *object.key.namespace == *it.namespace
 }
 
 fn service(it: &Published, objects: &[Object]) -> Result<()> {
     let Published { namespace, name, port, .. } = it;
     let named = objects.iter().find_map(|object| match &object.typed {
-        Typed::Service(service) => {
-            let metadata = &service.metadata;
-            let written = (metadata.namespace.as_deref(), metadata.name.as_deref());
-            is_named(written, it).then_some(service)
-        }
+        Typed::Service(service) if is_named(it, object) => Some(service),
         _ => None,
     });
     let Some(found) = named else {
@@ -54,11 +50,7 @@ fn service(it: &Published, objects: &[Object]) -> Result<()> {
 fn gateway(it: &Published, objects: &[Object]) -> Result<()> {
     let Published { namespace, name, port, .. } = it;
     let named = objects.iter().find_map(|object| match &object.typed {
-        Typed::Gateway(gateway) => {
-            let metadata = &gateway.metadata;
-            let written = (metadata.namespace.as_deref(), metadata.name.as_deref());
-            is_named(written, it).then_some(gateway)
-        }
+        Typed::Gateway(gateway) if is_named(it, object) => Some(gateway),
         _ => None,
     });
     let Some(found) = named else {

@@ -6,12 +6,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use ambit_net::nftables::Protocol;
-
 use super::call::{Call, ExecError, ForwardRequest, answer_of, call, connect, find};
 use crate::client::PodInfo;
 use crate::layout::Layout;
-use crate::node::services::{Endpoint, PortView, views};
+use crate::node::services::views;
 use crate::objects::{Kind, ObjectRef};
 use crate::state::{Machine, Objects};
 
@@ -69,25 +67,11 @@ fn behind(
     let near = store.of_plural("pods").filter(|(it, _)| is_near(it));
     let service = views(services, near, reported).into_iter().next();
     let service = service.ok_or_else(|| format!("there is no service {namespace}/{name}"))?;
-    let is_tcp = |it: &PortView| it.protocol == Protocol::Tcp;
-    let at =
-        service.ports.iter().position(|it| is_tcp(it) && it.port == port).ok_or_else(|| {
-            let ports: Vec<_> = service
-                .ports
-                .iter()
-                .filter(|it| is_tcp(it))
-                .map(|it| it.port.to_string())
-                .collect();
-            format!(
-                "service {namespace}/{name} has no TCP port {port}; it has {}",
-                ports.join(", ")
-            )
-        })?;
-    let lead = |it: &Endpoint| Some((it.addresses.first().copied()?, it.ports.get(at).copied()??));
-    let leads: Vec<_> = service.endpoints.iter().filter_map(lead).collect();
+    let at = service.tcp_port(port)?;
+    let leads: Vec<_> = service.endpoints.iter().filter_map(|it| it.at(at)).collect();
     let found = pods.into_iter().filter_map(|pod| {
-        let lead = leads.iter().find(|(address, _)| pod.pod_ips.contains(address));
-        lead.map(|(_, port)| (pod, *port))
+        let lead = leads.iter().find(|lead| pod.pod_ips.contains(&lead.ip()));
+        lead.map(|lead| (pod, lead.port()))
     });
     let found = found.min_by_key(|(pod, _)| pod.rank());
     found.ok_or_else(|| format!("service {namespace}/{name} has no pod"))

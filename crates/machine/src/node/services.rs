@@ -4,7 +4,7 @@
 //! caller decides whether it must be ready, since some services publish endpoints that are not.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ambit_net::nftables::Protocol;
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
@@ -61,6 +61,31 @@ pub struct Endpoint {
     pub ready: bool,
     /// Its port for each port of the service; none where it does not name one.
     pub ports: Vec<Option<u16>>,
+}
+
+impl ServiceView {
+    /// Which of its ports this TCP port is.
+    pub(crate) fn tcp_port(&self, port: u16) -> Result<usize, String> {
+        let is_tcp = |it: &&PortView| it.protocol == Protocol::Tcp;
+        let found = self.ports.iter().position(|it| is_tcp(&it) && it.port == port);
+        found.ok_or_else(|| {
+            let Self { namespace, name, .. } = self;
+            let ports: Vec<_> =
+                self.ports.iter().filter(is_tcp).map(|it| it.port.to_string()).collect();
+            format!(
+                "service {namespace}/{name} has no TCP port {port}; it has {}",
+                ports.join(", ")
+            )
+        })
+    }
+}
+
+impl Endpoint {
+    /// Where it takes what comes to a port of the service.
+    pub(crate) fn at(&self, port: usize) -> Option<SocketAddr> {
+        let number = self.ports.get(port).copied().flatten()?;
+        Some(SocketAddr::new(*self.addresses.first()?, number))
+    }
 }
 
 /// Every service of the registry.

@@ -48,7 +48,7 @@ fn assign<'a>(
         let remedy = "leave spec.clusterIP out, or write type ClusterIP";
         return Err(refused("spec.clusterIP", "a headless service has no node ports", remedy));
     }
-    let mut taken: BTreeSet<Port> = others.flat_map(ports).filter_map(|it| of_node(it)).collect();
+    let mut taken: BTreeSet<Port> = others.flat_map(ports).filter_map(of_node).collect();
     let mut wanting = Vec::new();
     let all = spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten();
     for (index, port) in all.enumerate() {
