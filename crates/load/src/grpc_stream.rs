@@ -12,7 +12,7 @@ use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue};
 
-use super::h2c::Shared;
+use super::h2c::{ATTEMPTS_MAX, Shared, is_unseen};
 use super::plan::MAX_BODY_BYTES;
 use super::response::ResponseError;
 use super::transport::{Answer, Failure, Sockets, Transport};
@@ -108,6 +108,24 @@ impl GrpcStream {
         let (response, send) = sender.send_request(request, false)?;
         Ok(Open { send, answer: Receive::Head(Box::new(response)), rest: BytesMut::new() })
     }
+
+    async fn attempt(&mut self) -> Result<Answer, Failure> {
+        let open = match self.kept() {
+            Some(open) => open,
+            None => self.begin().await?,
+        };
+        // It is there to be counted if the exchange ends early.
+        let open = self.open.insert(open);
+        let bytes_in = open.echo(&self.sockets, &self.message).await?;
+        let body_bytes_in = (self.message.len() - PREFIX_BYTES) as u64;
+        let bytes_out = self.message.len() as u64;
+        Ok(Answer { status: None, bytes_in, body_bytes_in, bytes_out, reads: 0 })
+    }
+
+    /// Whether there is a stream, and the server has answered on it.
+    fn is_answered(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| matches!(open.answer, Receive::Messages(_)))
+    }
 }
 
 impl Open {
@@ -165,23 +183,22 @@ impl Transport for GrpcStream {
     }
 
     async fn exchange(&mut self) -> Result<Answer, Failure> {
-        let open = match self.kept() {
-            Some(open) => open,
-            None => self.begin().await?,
-        };
-        // It is there to be counted if the exchange ends early.
-        let open = self.open.insert(open);
-        let bytes_in = open.echo(&self.sockets, &self.message).await?;
-        let body_bytes_in = (self.message.len() - PREFIX_BYTES) as u64;
-        let bytes_out = self.message.len() as u64;
-        Ok(Answer { status: None, bytes_in, body_bytes_in, bytes_out, reads: 0 })
+        for _ in 1..ATTEMPTS_MAX {
+            match self.attempt().await {
+                Err(Failure::H2(error)) if !self.is_answered() && is_unseen(&error) => {
+                    self.open = None;
+                }
+                result => return result,
+            }
+        }
+        self.attempt().await
     }
 
     fn abandon(&mut self) {
-        let open = self.open.take();
-        if open.is_some_and(|open| matches!(open.answer, Receive::Messages(_))) {
+        if self.is_answered() {
             self.sockets.streams_cut.update(|count| count + 1);
         }
+        self.open = None;
     }
 
     async fn finish(&mut self) -> Result<(), Failure> {
@@ -195,6 +212,7 @@ impl Transport for GrpcStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::h2c::tests::with_a_server_that_leaves;
 
     #[test]
     fn a_message_is_there_when_all_of_it_is() {
@@ -214,5 +232,25 @@ mod tests {
     fn a_message_that_is_too_long_is_no_echo() {
         let mut rest = BytesMut::from(&b"\0\xff\xff\xff\xff"[..]);
         assert!(matches!(next_message(&mut rest), Err(Failure::NoEcho)));
+    }
+
+    /// A stream that was on its way when the server ended the connection is opened on another one,
+    /// and nothing is cut.
+    #[tokio::test]
+    async fn a_stream_that_a_server_that_leaves_has_not_seen_is_opened_again() {
+        let exchange = async |sockets: Rc<Sockets>, shared| {
+            let request = http::Request::post("http://web/").body(()).unwrap();
+            let mut stream = GrpcStream::new(&sockets, shared, Rc::new(request), message(b"hello"));
+            let answer = stream.exchange().await.unwrap();
+            assert_eq!(answer.body_bytes_in, 5);
+            assert_eq!((sockets.streams_opened.get(), sockets.streams_cut.get()), (1, 0));
+        };
+        with_a_server_that_leaves(exchange, async |connection| {
+            let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+            let mut send = respond.send_response(http::Response::new(()), false).unwrap();
+            send.send_data(message(b"hello"), false).unwrap();
+            send
+        })
+        .await;
     }
 }

@@ -19,7 +19,7 @@ const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 
 /// How often a request is sent that the server says each time it has not looked at.
-const ATTEMPTS_MAX: usize = 3;
+pub(super) const ATTEMPTS_MAX: usize = 3;
 
 /// A connection that some workers share.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Transport for H2c {
 /// Whether the server ends the connection in good order and has not looked at the request: it was
 /// on its way when the server counted for the last time. A client sends it again (RFC 9113,
 /// section 6.8).
-fn is_unseen(error: &h2::Error) -> bool {
+pub(super) fn is_unseen(error: &h2::Error) -> bool {
     let is_refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
     let is_left = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
     error.is_remote() && (is_refused || is_left)
@@ -166,15 +166,21 @@ impl H2c {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
+
+    use h2::server::Connection;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
-    /// A request that was on its way when the server ended the connection is sent on another one.
-    #[tokio::test]
-    async fn what_a_server_that_leaves_has_not_seen_is_sent_again() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    /// Runs an exchange whose first connection is ended in good order before the server looks at
+    /// anything on it, and whose second one is served. What serving returns stays for as long.
+    pub(crate) async fn with_a_server_that_leaves<T>(
+        exchange: impl AsyncFnOnce(Rc<Sockets>, Rc<Shared>),
+        serve: impl AsyncFnOnce(&mut Connection<TcpStream, Bytes>) -> T,
+    ) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = async {
             let (stream, _) = listener.accept().await.unwrap();
@@ -184,19 +190,16 @@ mod tests {
             let serving = async {
                 let (stream, _) = listener.accept().await.unwrap();
                 let mut connection = h2::server::handshake(stream).await.unwrap();
-                let (_, mut respond) = connection.accept().await.unwrap().unwrap();
-                respond.send_response(http::Response::new(()), true).unwrap();
+                let _kept = serve(&mut connection).await;
                 while let Some(Ok(_)) = connection.accept().await {}
             };
             tokio::join!(leaving, serving);
         };
+        let sockets = Rc::new(Sockets::new(address));
+        let shared = Rc::new(Shared::new(sockets.clone()));
         let exchange = async {
-            let sockets = Rc::new(Sockets::new(address));
-            let shared = Rc::new(Shared::new(sockets.clone()));
-            let request = http::Request::get("http://web/").body(()).unwrap();
-            let mut transport = H2c::new(shared, Rc::new(request), Bytes::new());
-            let answer = transport.exchange().await.unwrap();
-            assert_eq!((answer.status, sockets.opened.get()), (Some(200), 2));
+            exchange(sockets.clone(), shared).await;
+            assert_eq!(sockets.opened.get(), 2);
         };
         let both = async {
             tokio::select! {
@@ -206,5 +209,21 @@ mod tests {
         };
         let local = tokio::task::LocalSet::new();
         tokio::time::timeout(Duration::from_secs(10), local.run_until(both)).await.unwrap();
+    }
+
+    /// A request that was on its way when the server ended the connection is sent on another one.
+    #[tokio::test]
+    async fn what_a_server_that_leaves_has_not_seen_is_sent_again() {
+        let exchange = async |_, shared| {
+            let request = http::Request::get("http://web/").body(()).unwrap();
+            let mut transport = H2c::new(shared, Rc::new(request), Bytes::new());
+            let answer = transport.exchange().await.unwrap();
+            assert_eq!(answer.status, Some(200));
+        };
+        with_a_server_that_leaves(exchange, async |connection| {
+            let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+            respond.send_response(http::Response::new(()), true).unwrap();
+        })
+        .await;
     }
 }

@@ -1,5 +1,6 @@
 //! Bare TCP: a number of bytes to the server and a number back, or one way to a sink.
 
+use std::cmp::Ordering;
 use std::rc::Rc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -119,6 +120,11 @@ impl Transport for TcpStreamOut {
         stream.shutdown().await.map_err(Failure::Write)?;
         let arrived = stream.read_u64().await.map_err(|_| Failure::NoSink)?;
         let sent = self.sent;
-        if arrived == sent { Ok(()) } else { Err(Failure::Lost { sent, arrived }) }
+        match arrived.cmp(&sent) {
+            Ordering::Equal => Ok(()),
+            Ordering::Less => Err(Failure::Lost { sent, arrived }),
+            // It is no count.
+            Ordering::Greater => Err(Failure::NoSink),
+        }
     }
 }

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use socket2::{Domain, Socket, Type};
+
 use crate::sys::process::{self, Namespaces};
 use crate::sys::{mount, socket_option};
 
@@ -76,6 +78,13 @@ impl NetNs {
         let result = work();
         drop(way_back);
         Ok(result)
+    }
+
+    /// Whether the loopback interface is up. It goes down when the last process or path lets go of
+    /// the namespace, though sockets keep it.
+    pub fn is_loopback_up(&self) -> io::Result<bool> {
+        let socket = self.run(|| Socket::new(Domain::IPV4, Type::DGRAM, None))??;
+        socket_option::is_interface_up(&socket, "lo")
     }
 
     /// Moves the calling thread into the namespace for good.

@@ -488,6 +488,17 @@ in_namespaces! {
         }
     }
 
+    /// Nobody answers at the address; until the kernel says so it takes three seconds.
+    fn what_a_removed_pod_is_setting_up_ends_at_its_deadline() {
+        let world = World::new();
+        let pair = Pair::new(&world, Place::Apart);
+        let silent = IpAddr::from([10, 9, 255, 250]);
+        let stream = pair.client.connect(at(silent, 80)).unwrap();
+        let client = pair.proxies()[0];
+        client.remove(&pair.client, Duration::from_millis(300));
+        assert!(is_broken_within(stream, Duration::from_secs(2)));
+    }
+
     fn an_upgrade_lets_connections_end_by_themselves() {
         let world = World::new();
         for place in PLACES {

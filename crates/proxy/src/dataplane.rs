@@ -17,8 +17,8 @@ use ambit_dataplane::plane::Plane;
 use ambit_model::Text;
 use ambit_net::drain::Drain;
 use ambit_net::namespace::remember_home;
-use ambit_net::netlink::RouteSocket;
 use ambit_wire::admin::Connection;
+use futures::future::OptionFuture;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -146,8 +146,7 @@ impl Serving {
 
     /// Lets a pod's connections continue without time limit, but takes no new ones.
     fn retire(&self, served: Rc<Served>) {
-        served.drain.start(None);
-        self.everything.guard().spawn_local(async move { served.drain.finished().await });
+        self.end(served, None);
     }
 
     /// Starts one accept loop for each of a pod's sockets of one kind.
@@ -182,27 +181,35 @@ impl Serving {
 
     fn remove(&mut self, uid: &Text, deadline: Duration) {
         let Some(served) = self.pods.remove(uid) else { return };
+        self.thread.plane.pool.forget(|key| key.own == served.own.uid);
+        self.end(served, Some(Instant::now() + deadline));
+    }
+
+    /// Takes no new connections of a pod. Those that it has go on until they end, the time is up,
+    /// or the pod's network is gone.
+    fn end(&self, served: Rc<Served>, until: Option<Instant>) {
         let plane = self.thread.plane.clone();
-        let until = Instant::now() + deadline;
         let mut everything = self.everything.guard();
-        served.drain.start(Some(until));
-        plane.pool.forget(|key| key.own == served.own.uid);
+        served.drain.start(until);
         self.everything.guard().spawn_local(async move {
-            let finished = async {
+            let finished = async || {
                 served.drain.finished().await;
                 // Joined connections run for the pod of their client but end here too.
                 plane.connections.all_left(&served.own).await;
             };
+            let time_is_up = OptionFuture::from(until.map(sleep_until));
             tokio::select! {
-                () = finished => return,
-                () = sleep_until(until) => {}
+                () = finished() => return,
+                Some(()) = time_is_up => {}
                 () = everything.overdue() => {}
                 () = network_gone(&served.own) => {}
             }
+            // What is being set up, and what waits for a peer that does not hear of the end.
+            served.drain.start(Some(Instant::now()));
             loop {
                 plane.connections.cut_pod(&served.own);
                 // One that was still dialling may be open now.
-                let rest = tokio::time::timeout(CUT_INTERVAL, served.drain.finished());
+                let rest = tokio::time::timeout(CUT_INTERVAL, finished());
                 if rest.await.is_ok() {
                     return;
                 }
@@ -218,8 +225,7 @@ async fn network_gone(pod: &OwnWorkload) {
     let Some(netns) = &pod.netns else { return std::future::pending().await };
     // It is taken down before the namespace would go, which our sockets hold. Applications and the
     // proxy speak over loopback.
-    let is_down = || RouteSocket::open_in(netns)?.link("lo").map(|lo| lo.is_some_and(|lo| !lo.up));
-    while !is_down().unwrap_or(false) {
+    while netns.is_loopback_up().unwrap_or(true) {
         sleep(NETWORK_INTERVAL).await;
     }
     sleep(LAST_WORDS).await;

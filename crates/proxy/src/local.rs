@@ -122,6 +122,12 @@ async fn connect(
     let chains = chains(thread, served, pod).await?;
     let allowed = admit(&thread.plane.mesh, pod, source, address, enter).await?;
     allowed.entered.depend_on(chains);
+    // Whoever takes the pod out of the mesh cuts what has entered. What enters later looks itself.
+    let now = thread.shared.pods.load();
+    if !now.by_name(&pod.name).is_some_and(|now| Arc::ptr_eq(now, pod)) {
+        return Ok(None);
+    }
+    drop(now);
     let Some(dialing) = dial_at(thread, pod, address, client)? else { return Ok(None) };
     let connecting = timeout(CONNECT_TIMEOUT, dialing.connected());
     let connected = tokio::select! {

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ambit_dataplane::choice::Around;
+use ambit_dataplane::connections::CutReason;
 use ambit_dataplane::descriptors::{Crowded, Direction, Permit};
 use ambit_dataplane::dial::{DialError, dial, dial_first, in_turn};
 use ambit_dataplane::failure::{Failure, ResponseFlags};
@@ -77,6 +78,9 @@ pub(crate) enum OutboundError {
     /// There is no descriptor for its other half.
     #[error(transparent)]
     Share(#[from] Box<Crowded>),
+    /// Nobody waits for it any more.
+    #[error("{0}")]
+    Cut(CutReason),
 }
 
 impl From<FenceError> for OutboundError {
@@ -107,6 +111,7 @@ impl Failure for OutboundError {
             Self::Lookup(error) => error.flags(),
             Self::Dial(error) => error.flags(),
             Self::Share(crowded) => crowded.flags(),
+            Self::Cut(reason) => reason.flags(),
             Self::ForeignSource { .. } | Self::Refused(Refusal::Undeclared(_)) => {
                 ResponseFlags::Deny
             }
@@ -137,6 +142,7 @@ impl Failure for OutboundError {
             Self::Local(error) => error.reason(),
             Self::Dial(error) => error.reason(),
             Self::Share(crowded) => crowded.reason(),
+            Self::Cut(_) => "cut",
         }
     }
 }
@@ -174,14 +180,17 @@ async fn set_up(
     let to = *destination.as_ref().unwrap_or(&unknown);
     let mut record = Record::new(Reporter::Source, peer, to);
     let captured = destination.map_err(OutboundError::OriginalDestination);
-    let identified = match captured {
-        Ok(to) => identify(&thread, &served, &client, peer, to).await,
-        Err(error) => Err(error),
+    let mut drain = served.drain.guard();
+    let connecting = async {
+        let source = identify(&thread, &served, &client, peer, captured?).await?;
+        connect(&thread, &served, &source, &client, &mut other, &mut record).await
     };
-    let connected = match identified {
-        Ok(source) => connect(&thread, &served, &source, &client, &mut other, &mut record).await,
-        Err(error) => Err(error),
+    let connected = tokio::select! {
+        connected = connecting => connected,
+        // Nothing knows of it yet that could cut it.
+        () = drain.overdue() => Err(OutboundError::Cut(CutReason::PodGone)),
     };
+    drop(drain);
     match connected {
         Ok(route) => Some(carry(thread, served, (held, other), client, route, record)),
         Err(error) => {

@@ -121,16 +121,22 @@ impl Outcome {
         }
     }
 
-    /// A row of the table in docs/guide/tested.md.
+    /// A row of the table in docs/guide/tested.md, and the reasons of what failed.
     pub(crate) fn row(&self, what: &str) -> String {
         let requests: u64 = self.requests().iter().map(|it| it.requests).sum();
         let [http2, http1, fresh] = self.requests().map(|it| it.failed);
         let [sockets, grpc] = self.lasting().map(|it| {
             format!("{} cut, {} of {} messages lost", it.streams_cut, it.failed, it.requests)
         });
+        let failed = |it: &&Report| it.failed > 0;
+        let failed = self.requests().into_iter().chain(self.lasting()).filter(failed);
+        let reasons: String = failed
+            .map(|it| format!(" | {:?}: {:?} at {:?} ms", it.protocol, it.errors, it.failed_at_ms))
+            .collect();
         format!(
             "drill | {what} | of {requests} requests {http2} of HTTP/2, {http1} of HTTP/1.1, \
-             {fresh} on new connections failed | WebSockets: {sockets} | gRPC streams: {grpc}"
+             {fresh} on new connections failed | WebSockets: {sockets} | gRPC streams: {grpc}\
+             {reasons}"
         )
     }
 }

@@ -26,7 +26,7 @@ use ambit_model::choice::Surroundings;
 use ambit_model::fence::{Condition, Fenced, Said, Undeclared};
 use ambit_model::identity::Identity;
 use ambit_model::plan::{Direct, Flow, Lookup, Plan, Refusal, Target};
-use ambit_model::service::Service;
+use ambit_model::service::{Mode, Service};
 use ambit_model::workload::{GatewayAddress, Tunnel, Workload};
 use ambit_wire::admin;
 use ambit_words::labels::{DATAPLANE_MODE, INGRESS_USE_WAYPOINT};
@@ -361,6 +361,16 @@ impl Judge<'_> {
 
     fn direct(&self, direct: &Direct, notes: &mut Vec<String>) -> Outcome {
         self.choice(direct.service.as_deref(), notes);
+        let port = direct.address.port();
+        if let (None, Some(service)) = (&direct.workload, &direct.service)
+            && service.load_balancing.mode != Mode::Passthrough
+            && service.port(port).is_none()
+        {
+            let refusal = Refusal::NoPort(service.key.clone(), port);
+            let mut outcome = refused(&refusal);
+            outcome.judgement.decided_by = Some("the client's node, where no rule leads on".into());
+            return outcome;
+        }
         let is_allowed = |reason: &str| Judgement::without_policy(admin::Decision::Allow, reason);
         let judgement = match &direct.workload {
             None => {

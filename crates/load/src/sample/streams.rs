@@ -43,8 +43,18 @@ impl Body for Returned {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        Poll::Ready(frame.or_else(|| self.trailers.take().map(Frame::trailers).map(Ok)))
+        loop {
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+            // Clients count frames that carry nothing, and this one ends no stream here.
+            if let Some(Ok(frame)) = &frame
+                && frame.data_ref().is_some_and(Bytes::is_empty)
+            {
+                continue;
+            }
+            return Poll::Ready(
+                frame.or_else(|| self.trailers.take().map(Frame::trailers).map(Ok)),
+            );
+        }
     }
 
     fn is_end_stream(&self) -> bool {

@@ -75,7 +75,7 @@ impl Client {
         let said = early.map_or(Ok(Bytes::new()), |early| self.look(early))?;
         let (head, ()) = request.into_parts();
         let authority = head.uri.authority().map_or("", |authority| authority.as_str());
-        let opened = poll_fn(|cx| self.link.poll_connect(cx, authority, &head.headers)).await;
+        let opened = self.link.connect(authority, &head.headers).await;
         // Dropped before the answer it is reset.
         let stream = opened.map_err(HboneError::Closing)?;
         let mut tunnel = Tunnel::new(self.link.clone(), stream, Some(place));

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -69,8 +70,10 @@ struct State {
     hasty: usize,
     /// Those that nobody has taken yet.
     requests: VecDeque<(u32, Request)>,
-    /// Those that wait until the peer takes one more stream.
-    openers: Vec<Waker>,
+    /// Those that wait until the peer takes one more stream, by their own number.
+    openers: Vec<(u64, Waker)>,
+    /// How many have waited for that.
+    opened: u64,
     /// Nobody will open a stream any more (client).
     is_unwanted: bool,
     /// The peer takes no new streams.
@@ -113,6 +116,7 @@ impl Link {
             hasty: 0,
             requests: VecDeque::new(),
             openers: Vec::new(),
+            opened: 0,
             is_unwanted: false,
             is_left: false,
             turn: 0,
@@ -125,32 +129,9 @@ impl Link {
     }
 
     /// Opens a stream. Waits while the peer takes no more of them.
-    pub(super) fn poll_connect(
-        &self,
-        cx: &Context<'_>,
-        authority: &str,
-        headers: &HeaderMap,
-    ) -> Poll<Result<u32, Ended>> {
-        let state = &mut *self.state.borrow_mut();
-        if let Some(over) = &state.over {
-            return Poll::Ready(Err(over.clone()));
-        }
-        if state.is_left {
-            return Poll::Ready(Err(Ended::Untouched(Reason::NO_ERROR)));
-        }
-        let Some(stream) = state.session.connect(authority, headers) else {
-            if state.session.is_left() {
-                state.is_left = true;
-                return Poll::Ready(Err(Ended::Untouched(Reason::NO_ERROR)));
-            }
-            if !state.openers.iter().any(|waker| waker.will_wake(cx.waker())) {
-                state.openers.push(cx.waker().clone());
-            }
-            return Poll::Pending;
-        };
-        state.slots.push(Slot::new(stream));
-        self.credit.wake_driver();
-        Poll::Ready(Ok(stream))
+    pub(super) async fn connect(&self, authority: &str, headers: &HeaderMap) -> Result<u32, Ended> {
+        let mut opener = Opener { link: self, number: None };
+        poll_fn(|cx| opener.poll(cx, authority, headers)).await
     }
 
     /// The answer to a CONNECT.
@@ -409,7 +390,7 @@ impl Link {
         let state = &mut *self.state.borrow_mut();
         state.session.finish();
         state.is_left = true;
-        state.openers.drain(..).for_each(Waker::wake);
+        state.wake_openers();
     }
 
     /// Whether there is no more use for the connection.
@@ -437,12 +418,70 @@ impl Link {
         // Tunnels may outlive the connection by far.
         state.waiting = Waiting::default();
         self.credit.written(0, 0);
-        state.openers.drain(..).for_each(Waker::wake);
+        state.wake_openers();
         state.ponged.take().into_iter().for_each(Waker::wake);
     }
 }
 
+/// Who opens a stream. Its place among those that wait goes with it.
+struct Opener<'a> {
+    link: &'a Link,
+    number: Option<u64>,
+}
+
+impl Opener<'_> {
+    fn poll(
+        &mut self,
+        cx: &Context<'_>,
+        authority: &str,
+        headers: &HeaderMap,
+    ) -> Poll<Result<u32, Ended>> {
+        let state = &mut *self.link.state.borrow_mut();
+        if let Some(over) = &state.over {
+            return Poll::Ready(Err(over.clone()));
+        }
+        if state.is_left {
+            return Poll::Ready(Err(Ended::Untouched(Reason::NO_ERROR)));
+        }
+        let Some(stream) = state.session.connect(authority, headers) else {
+            if state.session.is_left() {
+                state.is_left = true;
+                return Poll::Ready(Err(Ended::Untouched(Reason::NO_ERROR)));
+            }
+            self.number = Some(state.wait_to_open(self.number, cx.waker()));
+            return Poll::Pending;
+        };
+        state.slots.push(Slot::new(stream));
+        self.link.credit.wake_driver();
+        Poll::Ready(Ok(stream))
+    }
+}
+
+impl Drop for Opener<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.link.state.borrow_mut().openers.retain(|(it, _)| *it != number);
+        }
+    }
+}
+
 impl State {
+    /// Has a waker called when the peer may take one more stream.
+    fn wait_to_open(&mut self, number: Option<u64>, waker: &Waker) -> u64 {
+        let own = self.openers.iter_mut().find(|(it, _)| Some(*it) == number);
+        if let Some((number, before)) = own {
+            before.clone_from(waker);
+            return *number;
+        }
+        self.opened += 1;
+        self.openers.push((self.opened, waker.clone()));
+        self.opened
+    }
+
+    fn wake_openers(&mut self) {
+        self.openers.drain(..).for_each(|(_, waker)| waker.wake());
+    }
+
     fn read(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
         self.hasty = 0;
         while let Some(event) = self.session.next(input)? {
@@ -483,7 +522,7 @@ impl State {
         self.session.close(stream);
         // The connection's window goes to the others.
         self.session.release(stream, held + slot.received.bytes());
-        self.openers.drain(..).for_each(Waker::wake);
+        self.wake_openers();
     }
 
     /// What the state machine says goes behind what waits already.
@@ -510,7 +549,7 @@ impl State {
         self.turn = (self.turn + 1).checked_rem(self.slots.len()).unwrap_or(0);
         let (late, early) = self.slots.split_at_mut(self.turn);
         early.iter_mut().chain(late).for_each(Slot::widen);
-        self.openers.drain(..).for_each(Waker::wake);
+        self.wake_openers();
     }
 
     fn take_event(&mut self, event: Event) {
@@ -558,7 +597,7 @@ impl State {
                 let is_own = self.role == Role::Client;
                 let untouched = self.slots.iter_mut().filter(|slot| is_own && slot.stream > last);
                 untouched.for_each(|slot| slot.fail(Ended::Untouched(reason)));
-                self.openers.drain(..).for_each(Waker::wake);
+                self.wake_openers();
             }
             Event::Pong(_) => {
                 self.pongs += 1;

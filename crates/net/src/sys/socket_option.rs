@@ -143,6 +143,25 @@ pub(crate) fn namespace_kind(fd: impl AsFd) -> io::Result<libc::c_int> {
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), NS_GET_NSTYPE) })
 }
 
+/// Whether an interface of the socket's namespace is up. Unlike a question by netlink it waits for
+/// nobody who changes the network's configuration.
+pub(crate) fn is_interface_up(socket: impl AsFd, name: &str) -> io::Result<bool> {
+    // SAFETY: ifreq is plain data.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    for (into, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *into = from as libc::c_char;
+    }
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: SIOCGIFFLAGS reads and writes one ifreq.
+    check(unsafe { libc::ioctl(fd, libc::SIOCGIFFLAGS, &raw mut request) })?;
+    // SAFETY: the call has filled the flags in.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(libc::c_int::from(flags) & libc::IFF_UP != 0)
+}
+
 fn set(socket: impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: callers name options that take an int.

@@ -1,5 +1,8 @@
 //! What a client says before its tunnel is there goes with the CONNECT, and to one proxy only.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::frames::{
@@ -361,5 +364,31 @@ fn a_client_that_has_reset_its_connection_gets_no_tunnel() {
         assert!(matches!(opened, Err(HboneError::Client(_))));
         assert!(!early.is_spent());
         peer.hears_nothing().await;
+    });
+}
+
+/// Whose turn never comes.
+struct Idle;
+
+impl Wake for Idle {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn who_gives_up_waiting_for_a_peer_that_takes_nobody_leaves_nothing_there() {
+    on_one_thread(async {
+        let (client, mut peer, _drain) = connected(NO_STREAM).await;
+        peer.hears_nothing().await;
+        let idle = Arc::new(Idle);
+        let waker = Waker::from(idle.clone());
+        for _ in 0..3 {
+            let request = connect_to("10.0.0.1:80".parse().unwrap());
+            let mut asking = pin!(client.connect(request));
+            for _ in 0..2 {
+                assert!(asking.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                assert_eq!(Arc::strong_count(&idle), 3, "one waits");
+            }
+        }
+        assert_eq!(Arc::strong_count(&idle), 2, "nobody waits");
     });
 }

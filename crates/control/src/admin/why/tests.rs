@@ -317,6 +317,20 @@ fn a_port_that_the_service_lacks_is_no_way_in() {
     assert!(answer.remedy.is_some_and(|it| it.contains("one of the service's ports")));
 }
 
+/// No proxy of the mesh refuses it, so nothing of it may be called allowed.
+#[test]
+fn a_port_that_the_service_lacks_is_no_way_in_for_who_is_not_captured() {
+    let mut builder = builder();
+    let stranger = pod("stranger", "stranger-1", Some("10.0.0.9"), true);
+    let is_captured = |event: &Event| matches!(event, Event::Captured { .. });
+    builder.apply(stranger.into_iter().filter(|event| !is_captured(event)));
+    let answer = explain(&builder, "app/stranger", "app/web:99").expect("an answer");
+    assert_eq!((&*answer.plan, answer.decision), ("refuse", admin::Decision::Deny));
+    assert!(answer.reason.contains("no port 99"), "{}", answer.reason);
+    let answer = explain(&builder, "app/stranger", "app/web:80").expect("an answer");
+    assert_eq!(answer.plan, "direct");
+}
+
 #[test]
 fn policies_at_the_endpoints_must_admit_the_waypoint() {
     let mut builder = fronted();
