@@ -46,6 +46,7 @@ mod lifecycle;
 mod load;
 mod load_tool;
 mod machine;
+mod nodes;
 mod overload;
 mod plan;
 mod policy;

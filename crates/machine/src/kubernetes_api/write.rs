@@ -474,6 +474,7 @@ mod tests {
 
     use super::*;
     use crate::events::Events;
+    use crate::node_labels::NodeLabels;
     use crate::objects::{Admission, Store};
     use crate::registry::Mirror;
 
@@ -494,7 +495,11 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let layout = Layout::new(root.path());
             let store = Store::create(layout.clone()).unwrap();
-            let admission = Admission { images: ImageMap::default(), rootless: false };
+            let admission = Admission {
+                images: ImageMap::default(),
+                rootless: false,
+                node_labels: NodeLabels::default(),
+            };
             let reported = Mirror::new(&layout);
             let (events, settled) = (Events::default(), watch::Sender::default());
             let objects = Objects { store, reported, admission, mesh: None, events, settled };
