@@ -3,9 +3,10 @@
 //!
 //! [`step`] compares the objects with what the nodes report, and makes the changes that bring the
 //! two closer. Pure functions in [`rollout`], [`stateful`], [`daemon`], [`jobs`], [`cron_jobs`],
-//! [`driven_out`] and [`schedule`] decide what to change; this file only reads and writes objects.
-//! It never waits: it is called again whenever an object or a status changes.
+//! [`driven_out`], [`budgets`] and [`schedule`] decide what to change; this file only reads and
+//! writes objects. It never waits: it is called again whenever an object or a status changes.
 
+pub(crate) mod budgets;
 mod cron_jobs;
 mod daemon;
 mod driven_out;
@@ -50,6 +51,7 @@ pub(crate) fn step(
     changed |= drive_out(store, reported, now)?;
     changed |= roll_out(store, reported, now)?;
     changed |= place(store, now)?;
+    changed |= judge_budgets(store, reported, now)?;
     Ok(changed)
 }
 
@@ -102,6 +104,20 @@ fn roll_out(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, Sto
         for (object, value) in all(store, kind) {
             let action = action(kind, &object, &value, (&*store, reported), &nodes, time);
             changed |= carry_out(store, &object, action, now)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Says how many pods may still be evicted.
+fn judge_budgets(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, StoreError> {
+    let mut changed = false;
+    for (object, mut value) in all(store, Kind::PodDisruptionBudget) {
+        let status = budgets::status(&object, &value, store, reported, now);
+        if value.get("status") != Some(&status) {
+            value["status"] = status;
+            store.write(object, value, now)?;
+            changed = true;
         }
     }
     Ok(changed)

@@ -13,6 +13,7 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
 };
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -359,6 +360,7 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "DaemonSet" => DaemonSet::deserialize(value).map(drop),
         "Job" => Job::deserialize(value).map(drop),
         "CronJob" => CronJob::deserialize(value).map(drop),
+        "PodDisruptionBudget" => PodDisruptionBudget::deserialize(value).map(drop),
         "Gateway" => Gateway::deserialize(value).map(drop),
         "GatewayClass" => GatewayClass::deserialize(value).map(drop),
         _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
@@ -424,7 +426,9 @@ impl Draft<'_> {
                 self.admit_workload(kind, object, &mut value, old.as_ref(), admission)?;
             }
             "CronJob" => self.admit_cron_job(object, &mut value, old.as_ref(), admission)?,
-            "Gateway" | "ListenerSet" => keep_status(&mut value, old.as_ref()),
+            "Gateway" | "ListenerSet" | "PodDisruptionBudget" => {
+                keep_status(&mut value, old.as_ref());
+            }
             _ => {}
         }
         if let Some(old) = &old
