@@ -274,6 +274,10 @@ pub(crate) struct UpArgs {
     /// How many nodes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) nodes: u8,
+    /// Labels of nodes, such as node-1:disk=ssd,tier=gold; of all of them without NODE; may be
+    /// repeated. A Node manifest sets taints, too.
+    #[arg(long = "node-labels", value_name = "[NODE:]KEY=VALUE,...")]
+    pub(crate) node_labels: Vec<String>,
     /// Returns when everything is ready. Fails if something is not, and keeps the rest. Without
     /// it, the command stays until Ctrl-C. `ambit down` ends the mesh.
     #[arg(long)]

@@ -179,6 +179,23 @@ impl Status {
         status
     }
 
+    /// A pod is not evicted: its budget would be broken.
+    pub fn disruption(budget: &str, needed: u32, healthy: u32) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut status = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        let cause = format!(
+            "The disruption budget {budget} needs {needed} healthy pods and has {healthy} currently"
+        );
+        status.details =
+            Some(json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}));
+        status
+    }
+
+    /// In how many seconds the client may ask again, if it is to do so by itself.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.details.as_ref()?.get("retryAfterSeconds")?.as_u64()
+    }
+
     /// The server failed.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)

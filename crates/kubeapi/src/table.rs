@@ -202,6 +202,16 @@ const COLUMNS: &[(&str, &[Column])] = &[
         ],
     ),
     (
+        "poddisruptionbudgets",
+        &[
+            NAME,
+            column("Min Available", Cell::Made(cells::min_available)),
+            column("Max Unavailable", Cell::Made(cells::max_unavailable)),
+            column("Allowed Disruptions", Cell::Made(cells::allowed_disruptions)),
+            AGE,
+        ],
+    ),
+    (
         "gatewayclasses",
         &[
             NAME,
@@ -399,6 +409,15 @@ mod tests {
             &named(json!({"spec": {}})),
             &["web", "0/0", "0", "0", "60m", "<none>", "<none>", "<none>"],
         );
+    }
+
+    #[test]
+    fn a_budget_says_how_many_pods_may_go() {
+        let mut budget = named(json!({"spec": {"minAvailable": "50%"}}));
+        check("poddisruptionbudgets", &budget, &["web", "50%", "N/A", "0", "60m"]);
+        budget["spec"] = json!({"maxUnavailable": 1});
+        budget["status"] = json!({"disruptionsAllowed": 1});
+        check("poddisruptionbudgets", &budget, &["web", "N/A", "1", "1", "60m"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
+use crate::node_labels::NodeLabels;
 
 /// The configuration of a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct UpConfig {
     pub mesh: bool,
     /// What images mean.
     pub images: ImageMap,
+    /// Labels of nodes.
+    #[serde(default)]
+    pub node_labels: NodeLabels,
     /// Directories of the host that pods may write, by volumes of type hostPath.
     pub host_paths: Vec<HostPath>,
     /// Programs that run in place of `ambit proxy`, by node.

@@ -2,12 +2,14 @@
 //! from pods to nodes.
 //!
 //! [`step`] compares the objects with what the nodes report, and makes the changes that bring the
-//! two closer. Pure functions in [`rollout`], [`stateful`], [`daemon`], [`jobs`], [`cron_jobs`] and
-//! [`schedule`] decide what to change; this file only reads and writes objects. It never waits: it
-//! is called again whenever an object or a status changes.
+//! two closer. Pure functions in [`rollout`], [`stateful`], [`daemon`], [`jobs`], [`cron_jobs`],
+//! [`driven_out`], [`budgets`] and [`schedule`] decide what to change; this file only reads and
+//! writes objects. It never waits: it is called again whenever an object or a status changes.
 
+pub(crate) mod budgets;
 mod cron_jobs;
 mod daemon;
+mod driven_out;
 pub(crate) mod gateways;
 mod jobs;
 mod owned;
@@ -18,7 +20,6 @@ mod stateful;
 
 use std::time::Duration;
 
-use ambit_words::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -47,8 +48,10 @@ pub(crate) fn step(
     store.remove_gone(&gone)?;
     let mut changed = !gone.is_empty();
     changed |= gateways::step(store, admission, mesh, now)?;
+    changed |= drive_out(store, reported, now)?;
     changed |= roll_out(store, reported, now)?;
     changed |= place(store, now)?;
+    changed |= judge_budgets(store, reported, now)?;
     Ok(changed)
 }
 
@@ -69,9 +72,21 @@ pub(crate) fn wait_for_time(store: &Store, now: Timestamp) -> Option<Duration> {
         return Some(CLOCK_INTERVAL);
     }
     let cron_jobs = store.of_plural(Kind::CronJob.plural());
-    let next = cron_jobs.filter_map(|(_, value)| cron_jobs::next_time(value, now)).min()?;
+    let next = cron_jobs.filter_map(|(_, value)| cron_jobs::next_time(value, now));
+    let next = next.chain(driven_out::next_time(store, &nodes(store), now)).min()?;
     let wait = next.duration_since(now).unsigned_abs();
     Some(wait.clamp(CLOCK_INTERVAL, CLOCK_INTERVAL_MAX))
+}
+
+/// Retires pods that their nodes drive out.
+fn drive_out(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, StoreError> {
+    let time = now.parse().unwrap_or_else(|_| Timestamp::now());
+    let pods = driven_out::pods(store, reported, &nodes(store), time);
+    for pod in &pods {
+        tracing::info!(%pod, "a pod does not tolerate a taint of its node, and goes");
+        store.retire(pod, now)?;
+    }
+    Ok(!pods.is_empty())
 }
 
 /// Creates and retires the pods of all objects that have a template of pods.
@@ -89,6 +104,20 @@ fn roll_out(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, Sto
         for (object, value) in all(store, kind) {
             let action = action(kind, &object, &value, (&*store, reported), &nodes, time);
             changed |= carry_out(store, &object, action, now)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Says how many pods may still be evicted.
+fn judge_budgets(store: &mut Store, reported: &Mirror, now: &str) -> Result<bool, StoreError> {
+    let mut changed = false;
+    for (object, mut value) in all(store, Kind::PodDisruptionBudget) {
+        let status = budgets::status(&object, &value, store, reported, now);
+        if value.get("status") != Some(&status) {
+            value["status"] = status;
+            store.write(object, value, now)?;
+            changed = true;
         }
     }
     Ok(changed)
@@ -131,10 +160,7 @@ fn action(
     let pods = owner.pods(store, reported);
     match kind {
         Kind::StatefulSet => stateful::act(value, &owner, &pods),
-        Kind::DaemonSet => {
-            let (_, pod) = owner.pod(&object.name);
-            daemon::act(value, &owner, &pods, &schedule::admitting(&decode(&pod), nodes))
-        }
+        Kind::DaemonSet => daemon::act(value, &owner, &pods, nodes),
         Kind::Job => jobs::act(value, &owner, &pods, time),
         _ => rollout::act(value, &owner, &pods),
     }
@@ -215,7 +241,7 @@ fn write_placement(
     let condition = match verdict {
         Ok(node) => {
             value["spec"]["nodeName"] = json!(node);
-            json!({"type": "PodScheduled", "status": "True"})
+            json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now})
         }
         Err(why) => json!({
             "type": "PodScheduled", "status": "False",
@@ -236,30 +262,4 @@ pub(crate) fn initial_objects() -> Vec<Value> {
     let namespace =
         |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     vec![namespace("default"), namespace("istio-system")]
-}
-
-/// The Node object of one of the machine's nodes.
-pub(crate) fn node_object(network: crate::addresses::NodeNetwork) -> (ObjectRef, Value) {
-    let name = network.name();
-    let [v4, v6] = network.fabric().both();
-    let value = json!({
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {
-            labels::HOSTNAME: name,
-            labels::OS: "linux",
-            labels::REGION: "local",
-            labels::ZONE: name.replace("node", "zone"),
-        }},
-        "spec": {"podCIDR": network.pod_cidrs()[0], "podCIDRs": network.pod_cidrs()},
-        "status": {
-            "addresses": [
-                {"type": "InternalIP", "address": v4},
-                {"type": "InternalIP", "address": v6},
-                {"type": "Hostname", "address": name},
-            ],
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    });
-    (ObjectRef::new(Kind::Node, None, &name), value)
 }

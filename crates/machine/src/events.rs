@@ -343,8 +343,8 @@ mod tests {
     #[test]
     fn what_goes_wrong_is_a_warning() {
         let placed = Seen { node: "node-1".to_owned(), ..container(|_| {}) };
-        let nowhere = Seen { why_not: "no node takes it".to_owned(), ..placed.clone() };
-        check(Some(&placed), &nowhere, &["pods Warning FailedScheduling: no node takes it"]);
+        let nowhere = Seen { why_not: "0/1 nodes are available".to_owned(), ..placed.clone() };
+        check(Some(&placed), &nowhere, &["pods Warning FailedScheduling: 0/1 nodes are available"]);
         let mut failed = Seen { node: "node-1".to_owned(), ..Seen::default() };
         failed.status.reason = "cannot write /a".to_owned();
         check(

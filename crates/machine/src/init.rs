@@ -29,7 +29,7 @@ use crate::controller::{self, MeshNames};
 use crate::events::Events;
 use crate::layout::Layout;
 use crate::logs::LogFile;
-use crate::objects::{Admission, Store};
+use crate::objects::{Admission, Store, node_object};
 use crate::ownership::{OwnershipError, create_below, open_own};
 use crate::reaper::Reaper;
 use crate::registry::{Mirror, Watch, WatchError, timestamp};
@@ -160,11 +160,12 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         binary: config.binary.clone(),
     };
     record.write(&layout)?;
-    let admission = Admission { images: config.images.clone(), rootless };
+    let node_labels = config.node_labels.clone();
+    let admission = Admission { images: config.images.clone(), rootless, node_labels };
     let mut store = Store::create(layout.clone())?;
     store.apply(controller::initial_objects(), &admission, &timestamp())?;
     for network in networks {
-        let (object, value) = controller::node_object(network);
+        let (object, value) = node_object(network, &config.node_labels);
         store.write(object, value, &timestamp())?;
         fs::create_dir_all(layout.node(&network.name()))?;
     }

@@ -17,6 +17,7 @@
 //! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
+//! | `node_labels` | labels of nodes that a command gives |
 //! | `host_path` | directories of the host that pods may write |
 //! | `events`, `rollout_progress` | what happened to pods, and what a rollout lacks |
 //! | `pod_object` | a pod with what its node reports, as Kubernetes shows it |
@@ -46,6 +47,7 @@ mod kubernetes_api;
 pub mod layout;
 pub mod logs;
 mod node;
+mod node_labels;
 pub mod objects;
 pub mod ownership;
 mod pod;
@@ -79,6 +81,7 @@ pub use kubernetes_api::{
     ApiAddress, ApiAddressError, KubernetesApiError, bind_kubernetes_api, serve_kubernetes_api,
 };
 pub use node::services::{Endpoint, PortView, ServiceView};
+pub use node_labels::{NodeLabels, NodeLabelsError};
 pub use pod_object::complete_pod;
 pub use processes::{ProcessInfo, processes};
 pub use publish::{
@@ -100,8 +103,8 @@ pub fn node_name(number: u8) -> String {
 }
 
 /// The Node object of a machine's node, as it will be before the machine is there.
-pub fn node_object(number: u8) -> serde_json::Value {
-    controller::node_object(NodeNetwork::new(number)).1
+pub fn node_object(number: u8, labels: &NodeLabels) -> serde_json::Value {
+    objects::node_object(NodeNetwork::new(number), labels).1
 }
 
 /// The services of a machine, as its registry has them now.

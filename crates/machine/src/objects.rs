@@ -7,6 +7,7 @@
 mod admit;
 mod change;
 mod node_ports;
+mod nodes;
 mod pod_fields;
 mod store;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use admit::ApplyError;
 pub(crate) use admit::{Admission, is_owned_by};
 pub use ambit_manifest::Kind;
+pub(crate) use nodes::node_object;
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};
 pub use workload_fields::refused_fields;

@@ -241,6 +241,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::node_labels::NodeLabels;
 
     const NOW: &str = "2026-01-31T12:00:00Z";
 
@@ -255,7 +256,11 @@ mod tests {
         }))
         .unwrap();
         record.write(&layout).unwrap();
-        let admission = Admission { images: images.clone(), rootless: false };
+        let admission = Admission {
+            images: images.clone(),
+            rootless: false,
+            node_labels: NodeLabels::default(),
+        };
         let reported = Mirror::new(&layout);
         let (events, settled) = (Events::default(), watch::Sender::default());
         let objects = Objects { store, reported, admission, mesh: None, events, settled };

@@ -62,6 +62,8 @@ impl Manifests {
 /// What is there once the input is applied.
 struct All<'a> {
     objects: BTreeMap<ObjectKey, &'a Typed>,
+    /// The labels of each node: a Node of the input adds to those that the node has.
+    nodes: BTreeMap<&'a str, BTreeMap<String, String>>,
 }
 
 /// A pod, or the template of many.
@@ -78,7 +80,14 @@ impl<'a> All<'a> {
     fn new(input: &'a [Object], existing: &'a [Typed]) -> Self {
         let existing = existing.iter().map(|typed| (typed.key(), typed));
         let input = input.iter().map(|object| (object.key.clone(), &object.typed));
-        Self { objects: existing.chain(input).collect() }
+        let both = existing.chain(input);
+        let mut nodes: BTreeMap<&str, BTreeMap<String, String>> = BTreeMap::new();
+        for (_, typed) in both.clone().filter(|(key, _)| key.kind == Kind::Node) {
+            let metadata = typed.metadata();
+            let labels = nodes.entry(metadata.name.as_deref().unwrap_or_default()).or_default();
+            labels.extend(metadata.labels.clone().unwrap_or_default());
+        }
+        Self { objects: both.collect(), nodes }
     }
 
     fn has(&self, kind: Kind, namespace: &str, name: &str) -> bool {
@@ -169,8 +178,7 @@ impl<'a> All<'a> {
             ));
         }
         self.node_selector(object, pods.spec, warnings);
-        let nodes = self.objects.keys().filter(|key| key.kind == Kind::Node);
-        let nodes: Vec<&str> = nodes.map(|key| &*key.name).collect();
+        let nodes: Vec<&str> = self.nodes.keys().copied().collect();
         if let Some(node) = pods.spec.node_name.as_deref()
             && !nodes.is_empty()
             && !nodes.contains(&node)
@@ -185,15 +193,14 @@ impl<'a> All<'a> {
 
     /// Labels that no node has: the pods wait for a node that does not come.
     fn node_selector(&self, object: &Object, spec: &PodSpec, warnings: &mut Vec<Finding>) {
-        let nodes = self.objects.iter().filter(|(key, _)| key.kind == Kind::Node);
-        let nodes: Vec<_> = nodes.map(|(_, node)| node.metadata()).collect();
         let Some(wanted) = spec.node_selector.as_ref() else { return };
-        if nodes.is_empty() || nodes.iter().any(|node| selects(wanted, node.labels.as_ref())) {
+        let mut labels = self.nodes.values();
+        if self.nodes.is_empty() || labels.any(|labels| selects(wanted, Some(labels))) {
             return;
         }
         let wanted: Vec<String> =
             wanted.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let names: Vec<&str> = nodes.iter().filter_map(|node| node.name.as_deref()).collect();
+        let names: Vec<&str> = self.nodes.keys().copied().collect();
         warnings.push(object.finding(
             field(&object.typed, "nodeSelector"),
             format!("no node has {}: no pod of it will run", wanted.join(" and ")),

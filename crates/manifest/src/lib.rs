@@ -141,6 +141,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::DaemonSet => Typed::DaemonSet(typed(json)?),
         Kind::Job => Typed::Job(typed(json)?),
         Kind::CronJob => Typed::CronJob(typed(json)?),
+        Kind::PodDisruptionBudget => Typed::PodDisruptionBudget(typed(json)?),
         Kind::EndpointSlice => Typed::EndpointSlice(typed(json)?),
         Kind::ReferenceGrant => Typed::ReferenceGrant(typed(json)?),
         Kind::HttpRoute => Typed::HttpRoute(typed(json)?),
@@ -231,7 +232,12 @@ impl Loader {
 
     fn name(&mut self, file: &str, document: Document) {
         let mut issues = Issues::default();
-        let kind = self.kind(file, &document, &mut issues);
+        let mut kind = self.kind(file, &document, &mut issues);
+        if kind == Some(Kind::Node) {
+            let remedy = "apply it without labels and taints to take these back";
+            issues.warn(&Path::at("kind"), "nodes are the machine's own and stay", remedy);
+            kind = None;
+        }
         let key = kind.and_then(|kind| read_key(kind, &document.value, &mut issues));
         self.report(file, &document, issues);
         self.names.extend(key.filter(|key| !self.names.contains(key)));
@@ -365,17 +371,8 @@ fn read_kind<'a>(value: &'a Value, issues: &mut Issues) -> Option<Read<'a>> {
         issues.error(&Path::at("items"), "a List needs `items`, a list", "write them there");
         return None;
     }
-    let at = Path::at("kind");
     match Kind::from_api(api_version, name) {
         None => Some(Read::Other { api_version, name }),
-        Some(Kind::Node) => {
-            issues.warn(
-                &at,
-                "nodes come from the machine, the object is left out",
-                "use `--nodes`",
-            );
-            None
-        }
         Some(kind) if !kind.api_versions().contains(&api_version) => {
             let remedy = format!("use {}", kind.api_versions().join(" or "));
             let what = format!("{name} has no version `{api_version}`");

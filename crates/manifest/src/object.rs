@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, Pod, PodTemplateSpec, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
@@ -47,6 +48,7 @@ pub enum Kind {
     DaemonSet,
     Job,
     CronJob,
+    PodDisruptionBudget,
     EndpointSlice,
     ReferenceGrant,
     HttpRoute,
@@ -120,7 +122,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 32] = [
+const KINDS: [KindNames; 33] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -165,6 +167,13 @@ const KINDS: [KindNames; 32] = [
     names(Kind::GatewayClass, "GatewayClass", "gatewayclasses", false, GATEWAYS),
     names(Kind::Gateway, "Gateway", "gateways", true, GATEWAYS),
     names(Kind::ListenerSet, "ListenerSet", "listenersets", true, LISTENER_SETS),
+    names(
+        Kind::PodDisruptionBudget,
+        "PodDisruptionBudget",
+        "poddisruptionbudgets",
+        true,
+        &["policy/v1"],
+    ),
     names(Kind::Pod, "Pod", "pods", true, &["v1"]),
     names(Kind::Deployment, "Deployment", "deployments", true, &["apps/v1"]),
     names(Kind::StatefulSet, "StatefulSet", "statefulsets", true, &["apps/v1"]),
@@ -305,6 +314,7 @@ pub enum Typed {
     DaemonSet(Arc<DaemonSet>),
     Job(Arc<Job>),
     CronJob(Arc<CronJob>),
+    PodDisruptionBudget(Arc<PodDisruptionBudget>),
     EndpointSlice(Arc<EndpointSlice>),
     ReferenceGrant(Arc<ReferenceGrant>),
     HttpRoute(Arc<HttpRoute>),
@@ -344,6 +354,7 @@ impl Typed {
             Self::DaemonSet(_) => Kind::DaemonSet,
             Self::Job(_) => Kind::Job,
             Self::CronJob(_) => Kind::CronJob,
+            Self::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::ReferenceGrant(_) => Kind::ReferenceGrant,
             Self::HttpRoute(_) => Kind::HttpRoute,
@@ -382,6 +393,7 @@ impl Typed {
             Self::DaemonSet(object) => &object.metadata,
             Self::Job(object) => &object.metadata,
             Self::CronJob(object) => &object.metadata,
+            Self::PodDisruptionBudget(object) => &object.metadata,
             Self::EndpointSlice(object) => &object.metadata,
             Self::ReferenceGrant(object) => &object.metadata,
             Self::HttpRoute(object) => &object.metadata,

@@ -115,6 +115,10 @@ fn a_name_is_enough_to_delete() {
         "apiVersion: v1\nkind: Pod\nmetadata: {name: 5}\n",
         Err("t.yaml:3: Pod: metadata.name: the value is no text; put the value in quotes"),
     );
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n";
+    check(node, Ok(&[]));
+    let warned = load_names(&input(node)).expect("it is passed over").warnings;
+    assert!(warned[0].to_string().contains("nodes are the machine's own and stay"), "{warned:?}");
     let path = load_names(&input("apiVersion: v1\nkind: Pod\nmetadata: {name: ../a}\n"));
     assert!(path.is_err(), "a name is never a path");
 }

@@ -5,11 +5,13 @@
 
 mod acme;
 pub(crate) mod authentication;
+pub(crate) mod budgets;
 pub(crate) mod core;
 pub(crate) mod edge;
 pub(crate) mod gateways;
 pub mod names;
 pub(crate) mod networking;
+pub(crate) mod nodes;
 pub(crate) mod operations;
 pub(crate) mod pods;
 pub(crate) mod routes;
@@ -25,7 +27,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use self::names::{Rule, require};
 use super::backend_tls;
 use super::finding::{Issues, Path};
-use super::istio::TargetRef;
+use super::istio::{RequestAuthentication, TargetRef};
 use super::mesh_config;
 use super::object::{Kind, Typed};
 use super::policy::condition;
@@ -43,7 +45,8 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
     metadata(typed.kind(), typed.metadata(), issues);
     let spec = Path::at("spec");
     match typed {
-        Typed::Namespace(_) | Typed::Node(_) | Typed::ServiceAccount(_) => {}
+        Typed::Namespace(_) | Typed::ServiceAccount(_) => {}
+        Typed::Node(object) => nodes::node(object, issues),
         Typed::ConfigMap(object) => config_map(object, issues),
         Typed::Secret(object) => core::secret(object, issues),
         Typed::Service(object) => core::service(object, issues),
@@ -53,6 +56,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::DaemonSet(object) => workloads::daemon_set(object, issues),
         Typed::Job(object) => workloads::job(object, issues),
         Typed::CronJob(object) => workloads::cron_job(object, issues),
+        Typed::PodDisruptionBudget(object) => budgets::budget(object, issues),
         Typed::EndpointSlice(object) => core::endpoint_slice(object, issues),
         Typed::ReferenceGrant(object) => routes::reference_grant(&object.spec, &spec, issues),
         Typed::HttpRoute(object) => {
@@ -91,14 +95,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
             condition::check(&object.metadata, issues);
         }
         Typed::PeerAuthentication(it) => security::peer_authentication(&it.spec, &spec, issues),
-        Typed::RequestAuthentication(object) => {
-            let spec_of = &object.spec;
-            attached(&object.metadata, &spec_of.target_ref, &spec_of.target_refs, issues);
-            if let Some(selector) = &object.spec.selector {
-                security::selector(selector, &spec.field("selector"), issues);
-            }
-            authentication::request_authentication(&object.spec, &spec, issues);
-        }
+        Typed::RequestAuthentication(object) => request_authentication(object, &spec, issues),
         Typed::ServiceEntry(object) => {
             let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
             networking::service_entry(&object.spec, namespace, &spec, issues);
@@ -113,6 +110,15 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
 fn config_map(object: &ConfigMap, issues: &mut Issues) {
     core::config_map(object, issues);
     mesh_config::check(object, issues);
+}
+
+fn request_authentication(object: &RequestAuthentication, at: &Path, issues: &mut Issues) {
+    let spec = &object.spec;
+    attached(&object.metadata, &spec.target_ref, &spec.target_refs, issues);
+    if let Some(selector) = &spec.selector {
+        security::selector(selector, &at.field("selector"), issues);
+    }
+    authentication::request_authentication(spec, at, issues);
 }
 
 /// Checks what an object is attached to.

@@ -2,7 +2,7 @@
 //! it.
 
 /// Short names, each with its plural.
-pub const SHORT_NAMES: [(&str, &str); 25] = [
+pub const SHORT_NAMES: [(&str, &str); 26] = [
     ("ap", "authorizationpolicies"),
     ("btlspolicy", "backendtlspolicies"),
     ("cj", "cronjobs"),
@@ -18,6 +18,7 @@ pub const SHORT_NAMES: [(&str, &str); 25] = [
     ("no", "nodes"),
     ("ns", "namespaces"),
     ("pa", "peerauthentications"),
+    ("pdb", "poddisruptionbudgets"),
     ("po", "pods"),
     ("ra", "requestauthentications"),
     ("refgrant", "referencegrants"),

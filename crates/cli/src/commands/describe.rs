@@ -9,6 +9,7 @@ use ambit_machine::objects::ObjectRef;
 use ambit_machine::{Client, ServiceView, read_services};
 use ambit_manifest::Kind;
 use ambit_words::annotations::LAST_APPLIED;
+use ambit_words::names::NOTHING;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
@@ -34,6 +35,7 @@ pub(super) async fn describe(args: DescribeArgs) -> Result<ExitCode> {
                 service(&value, &services)
             }
             Kind::Secret => secret(&value),
+            Kind::Node => node(&value),
             _ => any(&value),
         };
         text += &of_events(&value, &events);
@@ -289,6 +291,28 @@ fn endpoints(view: Option<&ServiceView>, place: usize) -> String {
     if endpoints.is_empty() { "<none>".to_owned() } else { endpoints.join(", ") }
 }
 
+fn node(value: &Value) -> String {
+    let (spec, status) = (&value["spec"], &value["status"]);
+    let mut outline = head(value);
+    outline.field("Created", &value["metadata"]["creationTimestamp"]);
+    let taints = spec["taints"].as_array().into_iter().flatten().map(|taint| {
+        let [key, value, effect] = ["key", "value", "effect"].map(|it| one_line(&taint[it]));
+        if value.is_empty() { format!("{key}:{effect}") } else { format!("{key}={value}:{effect}") }
+    });
+    let taints: Vec<String> = taints.collect();
+    outline.text("Taints", &if taints.is_empty() { NOTHING.to_owned() } else { taints.join(", ") });
+    outline.text("Unschedulable", if spec["unschedulable"] == true { "true" } else { "false" });
+    let joined = |list: &Value, field: Option<&str>| {
+        let list = list.as_array().into_iter().flatten();
+        let texts = list.map(|it| one_line(field.map_or(it, |field| &it[field])));
+        texts.collect::<Vec<_>>().join(", ")
+    };
+    outline.text("Addresses", &joined(&status["addresses"], Some("address")));
+    outline.text("Pod CIDRs", &joined(&spec["podCIDRs"], None));
+    conditions(&mut outline, &status["conditions"]);
+    outline.finish()
+}
+
 /// A Secret, whose values nobody reads over a shoulder.
 fn secret(value: &Value) -> String {
     let mut outline = head(value);
@@ -439,6 +463,36 @@ mod tests {
             local_only: false,
         };
         insta::assert_snapshot!(service(&value, &[view]));
+    }
+
+    #[test]
+    fn a_node_is_described_with_its_taints() {
+        let value = json!({
+            "metadata": {"name": "node-1", "labels": {"disk": "ssd"}},
+            "spec": {
+                "podCIDRs": ["10.0.1.0/24", "fd00::/64"], "unschedulable": true,
+                "taints": [
+                    {"key": "a", "value": "b", "effect": "NoExecute"},
+                    {"key": "c", "effect": "NoSchedule"},
+                ],
+            },
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.9.0.1"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        });
+        insta::assert_snapshot!(node(&value), @r"
+        Name:           node-1
+        Labels:         disk=ssd
+        Annotations:    <none>
+        Created:
+        Taints:         a=b:NoExecute, c:NoSchedule
+        Unschedulable:  true
+        Addresses:      10.9.0.1
+        Pod CIDRs:      10.0.1.0/24, fd00::/64
+        Conditions:
+          Ready:  True
+        ");
     }
 
     #[test]

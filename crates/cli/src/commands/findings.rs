@@ -129,7 +129,7 @@ mod tests {
             pod(
                 "nowhere",
                 &json!({"ready": false, "phase": "Pending", "unschedulable": true,
-                "reason": "Unschedulable: no node takes it: node-1 has no label a=b"}),
+                "reason": "Unschedulable: 0/1 nodes are available: 1 node(s) were unschedulable"}),
             ),
         ];
         let expected = "pod not ready: app/loop: Running, 4 restarts: CrashLoopBackOff: container \

@@ -121,8 +121,18 @@ async fn stored(printer: &mut Printer<'_>, kind: StoredKind) -> Result<()> {
         let namespace = &it["metadata"]["namespace"];
         !kind.is_namespaced() || printer.namespace.is_none_or(|wanted| namespace == wanted)
     };
-    let items: Vec<Object> = objects.into_iter().filter(is_wanted).map(Object).collect();
-    printer.show(Objects::new(items, printer.names.len() == 1)).await
+    let objects: Vec<Value> = objects.into_iter().filter(is_wanted).collect();
+    let is_alone = printer.names.len() == 1;
+    match kind {
+        StoredKind::PodDisruptionBudget => {
+            let items = objects.into_iter().map(Budget).collect();
+            printer.show(Objects::new(items, is_alone)).await
+        }
+        _ => {
+            let items = objects.into_iter().map(Object).collect();
+            printer.show(Objects::new(items, is_alone)).await
+        }
+    }
 }
 
 /// Prints the routes of a service, in order of precedence.
@@ -188,6 +198,11 @@ impl<T> Objects<T> {
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 struct Object(Value);
+
+/// A PodDisruptionBudget.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Budget(Value);
 
 impl<T: Row> Shown for Objects<T> {
     type Item = T;

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
 use ambit_machine::layout::Layout;
-use ambit_machine::{Client, HostPath, ImageArguments, ImportError, Progress, UpConfig, WaitError};
+use ambit_machine::{
+    Client, HostPath, ImageArguments, ImportError, NodeLabels, Progress, UpConfig, WaitError,
+};
 use ambit_manifest::Typed;
 use ambit_wire::admin::FailingPod;
 use anyhow::{Context, Result, anyhow, bail};
@@ -30,7 +32,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
     let images = args.images.read()?;
     let config = config(&args, &images)?;
-    super::change::check(&manifests, &nodes(args.nodes)?, &images)?;
+    super::change::check(&manifests, &nodes(&config)?, &images)?;
     publish::check(&args.publish, &manifests.objects, !args.no_mesh)?;
     // Before anything is started that would have to be taken down again.
     let sockets = ambit_machine::bind(&args.publish)?;
@@ -107,12 +109,12 @@ fn tell_ways(args: &UpArgs, layout: &Layout) {
 }
 
 /// The nodes that there will be, for manifests that name one.
-fn nodes(count: u8) -> Result<Vec<Typed>> {
+fn nodes(config: &UpConfig) -> Result<Vec<Typed>> {
     let node = |number| {
-        let node = ambit_machine::node_object(number).to_string();
+        let node = ambit_machine::node_object(number, &config.node_labels).to_string();
         ambit_manifest::stored(ambit_manifest::Kind::Node, node.as_bytes())
     };
-    Ok((1..=count).map(node).collect::<Result<_, _>>()?)
+    Ok((1..=config.nodes).map(node).collect::<Result<_, _>>()?)
 }
 
 /// Applies the objects and waits for them. Returns the pods that are still not ready: what runs is
@@ -183,6 +185,7 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         binary: std::env::current_exe().context("find this program")?,
         mesh: !args.no_mesh,
         images: images.commands.clone(),
+        node_labels: NodeLabels::all(&args.node_labels, args.nodes)?,
         host_paths: HostPath::all(&args.host_paths)?,
         proxies,
         arguments,

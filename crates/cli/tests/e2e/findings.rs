@@ -65,7 +65,8 @@ fn pods_that_no_node_takes_are_named_and_the_rest_runs() {
     let said = machine.ambit_with(&["up", "-", "--detach"], &format!("{}{NOWHERE}", app(Mesh::On)));
     assert!(start.elapsed() < WAITED, "it does not wait for them: {:?}", start.elapsed());
     assert!(!said.status.success(), "not everything is ready: {}", said.err);
-    let why = "no node takes it: node-1 has no label node=loadgen, node-2 has no label";
+    let why = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector (no \
+               label node=loadgen)";
     says(&said.err, &["Deployment client/generator: spec.template.spec.nodeSelector: no node has"]);
     says(&said.err, &["Pod client/generator-", "will not run", why, "up, but not all of it"]);
     let pods = machine.run(&["get", "pods"]);

@@ -8,8 +8,8 @@ use crate::kubectl::{Api, head};
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 
 const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub(crate) const MERGE: &str = "application/merge-patch+json";
+pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const OPERATIONS: &str = "application/json-patch+json";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/app/deployments";
 const WRITTEN: &str = "/apis/apps/v1/namespaces/app/deployments/written";
@@ -18,7 +18,7 @@ const PODS: &str = "/api/v1/namespaces/app/pods";
 #[test]
 fn kubectl_writes_a_machine() {
     let machine = Machine::up("kubectl-writes", Mesh::Off, &["--kubernetes-api"]);
-    let client = Writer { api: Api::of(&machine) };
+    let client = Writer::of(&machine);
     objects_are_created(&client);
     objects_are_patched(&machine, &client);
     objects_are_applied(&client);
@@ -32,15 +32,19 @@ fn kubectl_writes_a_machine() {
 }
 
 /// A client that has the token.
-struct Writer {
+pub(crate) struct Writer {
     api: Api,
 }
 
 /// An answer: its status, its headers as a text, and its body.
-struct Answer(u16, String, Value);
+pub(crate) struct Answer(pub(crate) u16, pub(crate) String, pub(crate) Value);
 
 impl Writer {
-    fn send(&self, method: &str, target: &str, media_type: &str, body: &str) -> Answer {
+    pub(crate) fn of(machine: &Machine) -> Self {
+        Self { api: Api::of(machine) }
+    }
+
+    pub(crate) fn send(&self, method: &str, target: &str, media_type: &str, body: &str) -> Answer {
         let (bearer, length) = (self.api.bearer(), body.len().to_string());
         let headers = [
             ("host", self.api.address.as_str()),
@@ -60,12 +64,12 @@ impl Writer {
         self.send("POST", target, JSON, &body.to_string())
     }
 
-    fn patch(&self, target: &str, media_type: &str, body: &Value) -> Answer {
+    pub(crate) fn patch(&self, target: &str, media_type: &str, body: &Value) -> Answer {
         self.send("PATCH", target, media_type, &body.to_string())
     }
 
     /// A request that is refused so.
-    fn refused(&self, answer: Answer, status: u16, part: &str) {
+    pub(crate) fn refused(&self, answer: Answer, status: u16, part: &str) {
         let Answer(found, _, body) = answer;
         let message = body["message"].as_str().unwrap_or_default();
         assert!(found == status && message.contains(part), "not {status} {part:?}: {body}");
@@ -223,7 +227,8 @@ fn a_dry_run_changes_nothing(client: &Writer) {
 
 fn what_the_machine_makes_is_its_own(machine: &Machine, client: &Writer) {
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
-    client.refused(client.patch("/api/v1/nodes/node-1", MERGE, &labels), 405, "ambit up --nodes");
+    let nodes = "/api/v1/nodes";
+    client.refused(client.send("DELETE", nodes, JSON, ""), 405, "ambit up --nodes");
     let slices = "/apis/discovery.k8s.io/v1/namespaces/app/endpointslices";
     let (_, list) = client.api.get(slices, JSON);
     let name = list["items"][0]["metadata"]["name"].as_str().expect("the machine makes one");

@@ -17,6 +17,7 @@ mod bookinfo;
 mod bookinfo_requests;
 #[path = "../shared/bookinfo_steps.rs"]
 mod bookinfo_steps;
+mod budgets;
 mod certificates;
 mod conditions;
 mod disturbance;
@@ -46,6 +47,7 @@ mod lifecycle;
 mod load;
 mod load_tool;
 mod machine;
+mod nodes;
 mod overload;
 mod plan;
 mod policy;

@@ -95,6 +95,7 @@ fn bare(name: &'static str) -> Machine {
         binary: binary(),
         mesh: false,
         images: ImageMap::default(),
+        node_labels: Default::default(),
         host_paths: Vec::new(),
         proxies: Default::default(),
         arguments: Default::default(),

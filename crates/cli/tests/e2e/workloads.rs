@@ -357,7 +357,7 @@ fn pods_are_placed_as_they_say(machine: &Machine) {
     assert!(beside != "node-1" && nodes.contains(&beside), "{beside} {nodes:?}");
     let (nowhere, why) = node("nowhere");
     assert_eq!(nowhere, "");
-    assert!(why.contains("node-1 is not what its nodeAffinity requires"), "{why}");
+    assert!(why.contains("2 node(s) didn't match Pod's node affinity/selector"), "{why}");
     let events = run(machine, "events -n app --for pod/nowhere");
     assert!(events.contains("FailedScheduling"), "{events}");
     machine.run(&["delete", "-n", "app", "deploy/apart", "pod/beside", "pod/nowhere"]);

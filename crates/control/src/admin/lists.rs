@@ -485,7 +485,8 @@ mod tests {
             "imageID": "", "ready": false, "restartCount": 4,
             "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]});
         let nowhere = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
-            "status": "False", "message": "no node takes it: node-1 has no label a=b"}]});
+            "status": "False",
+            "message": "0/1 nodes are available: 1 node(s) were unschedulable"}]});
         builder.apply([
             namespace("in", "ambient"),
             namespace("out", "none"),
@@ -509,7 +510,7 @@ mod tests {
             restarts,
             reason: reason.to_owned(),
         };
-        let why = "Unschedulable: no node takes it: node-1 has no label a=b";
+        let why = "Unschedulable: 0/1 nodes are available: 1 node(s) were unschedulable";
         let expected = [
             failing("in/looping", "Running", 4, "CrashLoopBackOff"),
             failing("in/nowhere", "Pending", 0, why),

@@ -200,7 +200,8 @@ impl Store {
             | Typed::StatefulSet(_)
             | Typed::DaemonSet(_)
             | Typed::Job(_)
-            | Typed::CronJob(_) => {}
+            | Typed::CronJob(_)
+            | Typed::PodDisruptionBudget(_) => {}
         }
     }
 
@@ -242,7 +243,8 @@ impl Store {
             | Kind::StatefulSet
             | Kind::DaemonSet
             | Kind::Job
-            | Kind::CronJob => {}
+            | Kind::CronJob
+            | Kind::PodDisruptionBudget => {}
         }
     }
 

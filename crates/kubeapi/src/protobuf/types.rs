@@ -152,6 +152,9 @@ PodCertificateProjection: signerName=1s keyType=2s maxExpirationSeconds=3*i
     credentialBundlePath=4s keyPath=5s certificateChainPath=6s userAnnotations=7{}s
 PodDNSConfig: nameservers=1[]s searches=2[]s options=3[]PodDNSConfigOption
 PodDNSConfigOption: name=1s value=2*s
+PodDisruptionBudget: metadata=1ObjectMeta spec=2PodDisruptionBudgetSpec
+PodDisruptionBudgetSpec: minAvailable=1*I selector=2*LabelSelector maxUnavailable=3*I
+    unhealthyPodEvictionPolicy=4*s
 PodFailurePolicy: rules=1[]PodFailurePolicyRule
 PodFailurePolicyOnExitCodesRequirement: containerName=1*s operator=2s values=3[]i
 PodFailurePolicyOnPodConditionsPattern: type=1s

@@ -40,6 +40,26 @@ fn joined(parts: impl Iterator<Item = String>) -> Value {
     or_none(&parts.collect::<Vec<_>>().join(","))
 }
 
+pub(super) fn min_available(budget: &Value) -> Value {
+    amount(budget, "/spec/minAvailable")
+}
+
+pub(super) fn max_unavailable(budget: &Value) -> Value {
+    amount(budget, "/spec/maxUnavailable")
+}
+
+fn amount(budget: &Value, pointer: &str) -> Value {
+    match budget.pointer(pointer) {
+        Some(Value::String(percentage)) => json!(percentage),
+        Some(number) => json!(number.to_string()),
+        None => json!("N/A"),
+    }
+}
+
+pub(super) fn allowed_disruptions(budget: &Value) -> Value {
+    json!(number(budget, "/status/disruptionsAllowed"))
+}
+
 pub(super) fn node_status(node: &Value) -> Value {
     let ready = condition(node, "Ready");
     let word = if ready == "True" { "Ready" } else { "NotReady" };

@@ -1,7 +1,7 @@
 //! The pods of a DaemonSet: one on each node that takes it, replaced a few at a time.
 //!
 //! Each pod names its node, so that no scheduler chooses one. A node gets its next pod when the
-//! last one is gone from it.
+//! last one is gone from it. One that has been closed to new pods keeps the pod that it has.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::decode;
 use super::owned::{Action, OwnedPod, Owner, random_name};
 use super::rollout::share;
+use super::schedule::{DaemonNodes, NodeView, of_every_daemon};
 use crate::objects::ObjectRef;
 
 /// What to do now.
@@ -19,22 +20,39 @@ struct Step {
     retire: Vec<ObjectRef>,
 }
 
-/// What to do now for a DaemonSet that wants a pod on each of `nodes`.
-pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod], nodes: &[String]) -> Action {
-    let step = step(&decode(value), pods, nodes);
+/// What to do now for a DaemonSet with pods on these of `all` nodes that its pods may be on.
+pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod], all: &[NodeView]) -> Action {
+    let (_, any) = pod(owner);
+    let nodes = DaemonNodes::of(&decode(&any), all);
+    let step = step(&decode(value), pods, &nodes);
     let create = step.create.iter().map(|node| {
-        let (object, mut pod) = owner.pod(&random_name(&owner.object.name));
+        let (object, mut pod) = pod(owner);
         pod["spec"]["nodeName"] = json!(node);
         (object, pod)
     });
     let create = create.collect();
-    Action { create, retire: step.retire, status: status(value, pods, nodes) }
+    Action { create, retire: step.retire, status: status(value, pods, &nodes.wanted) }
 }
 
-fn step(set: &DaemonSet, pods: &[OwnedPod], nodes: &[String]) -> Step {
+/// A new pod, which tolerates what befalls nodes.
+fn pod(owner: &Owner<'_>) -> (ObjectRef, Value) {
+    let (object, mut pod) = owner.pod(&random_name(&owner.object.name));
+    let spec = &mut pod["spec"];
+    let mut tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
+    for toleration in of_every_daemon(spec["hostNetwork"] == true) {
+        if !tolerations.contains(&toleration) {
+            tolerations.push(toleration);
+        }
+    }
+    spec["tolerations"] = json!(tolerations);
+    (object, pod)
+}
+
+fn step(set: &DaemonSet, pods: &[OwnedPod], nodes: &DaemonNodes) -> Step {
     let mut step = Step::default();
     let live = || pods.iter().filter(|pod| !pod.terminating);
-    let astray = live().filter(|pod| !nodes.contains(&pod.node) || pod.has_ended());
+    let astray = live().filter(|pod| !nodes.keeping.contains(&pod.node) || pod.has_ended());
+    let nodes = &nodes.wanted;
     step.retire.extend(astray.map(|pod| pod.object.clone()));
     let (mut unavailable, mut old) = (0, Vec::new());
     for node in nodes {
@@ -115,8 +133,21 @@ mod tests {
     }
 
     fn check(update: Value, have: &[OwnedPod], create: &[&str], retire: &[&str]) {
+        check_on(&["node-1", "node-2", "node-3"], update, have, create, retire);
+    }
+
+    /// With pods on these nodes, and kept on node-1 to node-3.
+    fn check_on(
+        wanted: &[&str],
+        update: Value,
+        have: &[OwnedPod],
+        create: &[&str],
+        retire: &[&str],
+    ) {
         let set = json!({"spec": {"selector": {}, "template": {}, "updateStrategy": update}});
-        let nodes = ["node-1", "node-2", "node-3"].map(str::to_owned);
+        let keeping = ["node-1", "node-2", "node-3"].map(str::to_owned).to_vec();
+        let wanted = wanted.iter().map(|it| (*it).to_owned()).collect();
+        let nodes = DaemonNodes { wanted, keeping };
         let step = step(&decode(&set), have, &nodes);
         let retired: Vec<&str> = step.retire.iter().map(|it| it.name.as_str()).collect();
         let created: Vec<&str> = step.create.iter().map(String::as_str).collect();
@@ -133,6 +164,13 @@ mod tests {
         check(json!({}), &pods("CCCC"), &[], &["C4"]);
         let twice: Vec<OwnedPod> = pods("CCC").into_iter().chain(pods("c")).collect();
         check(json!({}), &twice, &[], &["c1"]);
+    }
+
+    #[test]
+    fn a_node_that_is_closed_keeps_its_pod() {
+        check_on(&["node-2", "node-3"], json!({}), &pods("CCC"), &[], &[]);
+        check_on(&["node-2", "node-3"], json!({}), &pods("-CC"), &[], &[]);
+        check_on(&["node-2", "node-3"], json!({}), &pods("fCC"), &[], &["f1"]);
     }
 
     #[test]

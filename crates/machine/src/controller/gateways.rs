@@ -308,6 +308,7 @@ mod tests {
     use super::*;
     use crate::image::ImageMap;
     use crate::layout::Layout;
+    use crate::node_labels::NodeLabels;
 
     const NOW: &str = "2026-01-31T12:00:00Z";
 
@@ -322,7 +323,8 @@ mod tests {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
             let mut store = Store::create(Layout::new(root.path())).unwrap();
-            let admission = Admission { images: ImageMap::default(), rootless: true };
+            let node_labels = NodeLabels::default();
+            let admission = Admission { images: ImageMap::default(), rootless: true, node_labels };
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
                 "metadata": {"name": "shop"}});
             store.apply(vec![namespace], &admission, NOW).unwrap();
@@ -660,6 +662,7 @@ mod tests {
             binary: "/b".into(),
             mesh,
             images: ImageMap::default(),
+            node_labels: NodeLabels::default(),
             host_paths: Vec::new(),
             proxies: BTreeMap::new(),
             arguments: BTreeMap::from([(

@@ -1,17 +1,23 @@
 //! Which node a pod goes to: a pure function of the pod, the nodes and the pods that are placed.
 //!
-//! Nodes that the pod's rules exclude are ruled out, each with a reason. Among the others the one
-//! that the pod prefers most wins, then the one with the fewest pods of the same owner, then the
-//! one with the fewest pods, then the first. A rule that cannot be judged excludes every node.
+//! Nodes that the pod's rules exclude are ruled out, each with a reason in the words of Kubernetes'
+//! scheduler. Among the others the one with the fewest taints that say `PreferNoSchedule` to the
+//! pod wins, then the one that the pod prefers most, then the one with the fewest pods of the same
+//! owner, then the one with the fewest pods, then the first. A rule that cannot be judged excludes
+//! every node.
 
 mod nodes;
+mod taints;
 mod topology;
 mod views;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use self::taints::{BARRING, NO_EXECUTE};
+pub(crate) use self::taints::{drives_out, leaves_at, of_every_daemon};
 use self::topology::Around;
 use self::views::owner;
 pub(crate) use self::views::{NodeView, Placed};
@@ -20,24 +26,43 @@ use crate::addresses::{POD_FIRST, POD_LAST};
 /// Most pods on one node: its pod network has no more addresses.
 const PODS_MAX: usize = (POD_LAST - POD_FIRST) as usize + 1;
 
-/// Why a pod is on no node: one reason per node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unschedulable(Vec<(String, String)>);
+/// How good a node is for a pod, the least best: taints that ask it to go elsewhere, how little it
+/// is preferred, pods of the same owner there, and all pods there.
+type Rank = (usize, i64, usize, usize);
+
+/// Why a pod is on no node: each reason, and of how many nodes it is true.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unschedulable(BTreeMap<String, usize>);
 
 impl fmt::Display for Unschedulable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no node takes it")?;
-        for (index, (node, reason)) in self.0.iter().enumerate() {
-            write!(f, "{} {node} {reason}", if index == 0 { ":" } else { "," })?;
+        write!(f, "0/{} nodes are available", self.0.values().sum::<usize>())?;
+        for (index, (reason, nodes)) in self.0.iter().enumerate() {
+            write!(f, "{} {nodes} {reason}", if index == 0 { ":" } else { "," })?;
         }
         Ok(())
     }
 }
 
-/// The nodes that a pod of a DaemonSet may be on, as far as its rules for nodes go.
-pub(crate) fn admitting(pod: &Pod, nodes: &[NodeView]) -> Vec<String> {
-    let admitting = nodes.iter().filter(|node| admits_node(pod, node).is_ok());
-    admitting.map(|node| node.name.clone()).collect()
+/// The nodes of a DaemonSet, as far as its pods' rules for nodes go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DaemonNodes {
+    /// Those that have a pod.
+    pub(crate) wanted: Vec<String>,
+    /// Those that keep a pod that they have: the wanted ones, and those that have been closed to
+    /// new pods since.
+    pub(crate) keeping: Vec<String>,
+}
+
+impl DaemonNodes {
+    /// The nodes for such a pod.
+    pub(crate) fn of(pod: &Pod, nodes: &[NodeView]) -> Self {
+        let names = |effects: &[&str]| -> Vec<String> {
+            let takes = |node: &&NodeView| admits_node(pod, node, effects).is_ok();
+            nodes.iter().filter(takes).map(|node| node.name.clone()).collect()
+        };
+        Self { wanted: names(&BARRING), keeping: names(&[NO_EXECUTE]) }
+    }
 }
 
 /// Chooses a node.
@@ -47,22 +72,23 @@ pub(crate) fn place(
     placed: &[Placed],
 ) -> Result<String, Unschedulable> {
     let around = Around { nodes, placed };
-    let mut reasons = Vec::new();
-    let mut best: Option<((i64, usize, usize), &NodeView)> = None;
+    let mut unschedulable = Unschedulable::default();
+    let mut best: Option<(Rank, &NodeView)> = None;
     for node in nodes {
         if let Err(reason) = admits(pod, node, around) {
-            reasons.push((node.name.clone(), reason));
+            *unschedulable.0.entry(reason).or_default() += 1;
             continue;
         }
         let here = || placed.iter().filter(|other| other.node == node.name);
         let owner = owner(pod);
         let siblings = here().filter(|other| !owner.is_empty() && other.owner == owner).count();
-        let rank = (-preference(pod, node, around), siblings, here().count());
+        let avoided = pod.spec.as_ref().map_or(0, |spec| taints::avoided(spec, node));
+        let rank = (avoided, -preference(pod, node, around), siblings, here().count());
         if best.is_none_or(|(least, _)| rank < least) {
             best = Some((rank, node));
         }
     }
-    best.map(|(_, node)| node.name.clone()).ok_or_else(|| named_node_missing(pod, nodes, reasons))
+    best.map(|(_, node)| node.name.clone()).ok_or(unschedulable)
 }
 
 fn preference(pod: &Pod, node: &NodeView, around: Around<'_>) -> i64 {
@@ -70,42 +96,36 @@ fn preference(pod: &Pod, node: &NodeView, around: Around<'_>) -> i64 {
     of_node + topology::preference(pod, node, around)
 }
 
-fn named_node_missing(
-    pod: &Pod,
-    nodes: &[NodeView],
-    reasons: Vec<(String, String)>,
-) -> Unschedulable {
-    let named = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
-    match named {
-        Some(name) if nodes.iter().all(|node| node.name != *name) => {
-            Unschedulable(vec![(name.clone(), "does not exist".to_owned())])
-        }
-        _ => Unschedulable(reasons),
-    }
-}
-
-/// Whether a pod may be on a node, whatever runs there.
-fn admits_node(pod: &Pod, node: &NodeView) -> Result<(), String> {
-    let Some(spec) = &pod.spec else { return Err("cannot run a pod without spec".to_owned()) };
+/// Whether a pod may be on a node, whatever runs there, if taints with these effects count.
+fn admits_node(pod: &Pod, node: &NodeView, effects: &[&str]) -> Result<(), String> {
+    let Some(spec) = &pod.spec else {
+        return Err("node(s) cannot run a pod without spec".to_owned());
+    };
     if let Some(named) = &spec.node_name
         && *named != node.name
     {
-        return Err("is not spec.nodeName".to_owned());
+        return Err(format!("node(s) didn't match the requested node name {named}"));
+    }
+    if let Some(taint) = taints::untolerated(spec, node, effects) {
+        return Err(taints::reason(taint));
     }
     nodes::admits(spec, node)
 }
 
 fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(), String> {
-    admits_node(pod, node)?;
+    // As in Kubernetes, who names a node passes by what keeps the scheduler away from it.
+    let is_named = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    admits_node(pod, node, if is_named { &[NO_EXECUTE] } else { &BARRING })?;
     if around.placed.iter().filter(|other| other.node == node.name).count() >= PODS_MAX {
-        return Err(format!("has {PODS_MAX} pods already"));
+        return Err(format!("node(s) have too many pods, {PODS_MAX} each"));
     }
     topology::admits(pod, node, around)
 }
 
 #[cfg(test)]
 mod tests {
-    use ambit_words::labels::{HOSTNAME, ZONE};
+    use ambit_words::labels::{HOSTNAME, UNSCHEDULABLE, ZONE};
+    use k8s_openapi::api::core::v1::Taint;
     use serde_json::{Value, json};
 
     use super::*;
@@ -113,7 +133,11 @@ mod tests {
     fn nodes(count: usize) -> Vec<NodeView> {
         let node = |number| {
             let name = format!("node-{number}");
-            NodeView { labels: [(HOSTNAME.to_owned(), name.clone())].into(), name }
+            NodeView {
+                labels: [(HOSTNAME.to_owned(), name.clone())].into(),
+                taints: Vec::new(),
+                name,
+            }
         };
         (1..=count).map(node).collect()
     }
@@ -168,11 +192,15 @@ mod tests {
         check(
             json!({"nodeName": "node-9", "containers": []}),
             &nodes(2),
-            &[Err("node-9 does not exist")],
+            &[Err(
+                "0/2 nodes are available: 2 node(s) didn't match the requested node name node-9",
+            )],
         );
         let selector = json!({"nodeSelector": {HOSTNAME: "node-3"}, "containers": []});
         check(selector.clone(), &nodes(3), &[Ok("node-3")]);
-        check(selector, &nodes(2), &[Err("node-2 has no label kubernetes.io/hostname=node-3")]);
+        let why = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector \
+                   (no label kubernetes.io/hostname=node-3)";
+        check(selector, &nodes(2), &[Err(why)]);
     }
 
     fn affinity(kind: &str, rule: &str, said: Value) -> Value {
@@ -194,7 +222,7 @@ mod tests {
         check(label("In", &["node-2", "node-3"]), &nodes(3), &[Ok("node-2"), Ok("node-3")]);
         check(label("NotIn", &["node-1"]), &nodes(2), &[Ok("node-2"), Ok("node-2")]);
         check(label("Exists", &[]), &nodes(2), &[Ok("node-1")]);
-        let none = Err("node-1 is not what its nodeAffinity requires");
+        let none = Err("node(s) didn't match Pod's node affinity");
         check(label("DoesNotExist", &[]), &nodes(2), &[none]);
         check(label("Near", &["node-1"]), &nodes(2), &[none]);
         let field = needs(json!({"matchFields": [
@@ -230,11 +258,11 @@ mod tests {
         };
         // The first one is near itself.
         check(near("a"), &nodes(2), &[Ok("node-1"), Ok("node-1")]);
-        check(near("b"), &nodes(2), &[Err("node-1 runs no pod that its affinity names")]);
+        check(near("b"), &nodes(2), &[Err("2 node(s) didn't match pod affinity rules")]);
         let selector = json!([{"topologyKey": HOSTNAME, "labelSelector": {},
             "namespaceSelector": {"matchLabels": {"a": "b"}}}]);
         let spec = affinity("podAffinity", "required", selector);
-        check(spec, &nodes(1), &[Err("cannot be judged by a namespaceSelector")]);
+        check(spec, &nodes(1), &[Err("a machine reads no namespaceSelector")]);
     }
 
     #[test]
@@ -249,7 +277,7 @@ mod tests {
         let plain = pod(json!({"containers": []}));
         assert_eq!(place(&plain, &nodes(2), &placed), Ok("node-2".to_owned()));
         let why = place(&plain, &nodes(1), &placed).expect_err("there is no other node");
-        assert!(why.to_string().contains("a pod whose anti-affinity names it"), "{why}");
+        assert!(why.to_string().contains("existing pods anti-affinity rules"), "{why}");
     }
 
     #[test]
@@ -260,11 +288,11 @@ mod tests {
                 "whenUnsatisfiable": when, "nodeAffinityPolicy": "Ignore",
                 "labelSelector": {"matchLabels": {"app": "a"}}}]})
         };
-        let full = Err("has too many pods already for its topologySpreadConstraints");
+        let full = Err("1 node(s) didn't match pod topology spread constraints");
         check(spread(HOSTNAME, "DoNotSchedule", "node-1"), &nodes(2), &[Ok("node-1"), full]);
         let anyway = [Ok("node-1"), Ok("node-1")];
         check(spread(HOSTNAME, "ScheduleAnyway", "node-1"), &nodes(2), &anyway);
-        let none = Err("has no label topology.kubernetes.io/zone to spread by");
+        let none = Err("(missing required label topology.kubernetes.io/zone)");
         check(spread(ZONE, "DoNotSchedule", "node-1"), &nodes(2), &[none]);
         let mut free = spread(HOSTNAME, "DoNotSchedule", "node-1");
         free["nodeSelector"] = json!({});
@@ -281,7 +309,7 @@ mod tests {
         check(
             apart("requiredDuringSchedulingIgnoredDuringExecution", term.clone()),
             &nodes(2),
-            &[Ok("node-1"), Ok("node-2"), Err("node-1 runs a pod that its anti-affinity names")],
+            &[Ok("node-1"), Ok("node-2"), Err("2 node(s) didn't match pod anti-affinity rules")],
         );
         check(
             apart(
@@ -291,5 +319,82 @@ mod tests {
             &nodes(2),
             &[Ok("node-1"), Ok("node-2"), Ok("node-1")],
         );
+    }
+
+    fn taint(effect: &str) -> Taint {
+        Taint {
+            key: "key".to_owned(),
+            value: Some("value".to_owned()),
+            effect: effect.to_owned(),
+            time_added: None,
+        }
+    }
+
+    /// Nodes of which the first has a taint.
+    fn tainted(effect: &str, count: usize) -> Vec<NodeView> {
+        let mut nodes = nodes(count);
+        nodes[0].taints.push(taint(effect));
+        nodes
+    }
+
+    #[test]
+    fn a_tainted_node_takes_who_tolerates_it() {
+        let plain = || json!({"containers": []});
+        let tolerant = json!({"containers": [], "tolerations": [{"key": "key",
+            "operator": "Exists"}]});
+        let why = "0/1 nodes are available: 1 node(s) had untolerated taint {key: value}";
+        for effect in ["NoSchedule", "NoExecute"] {
+            check(plain(), &tainted(effect, 2), &[Ok("node-2"), Ok("node-2")]);
+            check(plain(), &tainted(effect, 1), &[Err(why)]);
+            check(tolerant.clone(), &tainted(effect, 2), &[Ok("node-1"), Ok("node-2")]);
+        }
+        let avoided = tainted("PreferNoSchedule", 2);
+        check(plain(), &avoided, &[Ok("node-2"), Ok("node-2")]);
+        check(plain(), &tainted("PreferNoSchedule", 1), &[Ok("node-1")]);
+        check(tolerant, &avoided, &[Ok("node-1"), Ok("node-2")]);
+    }
+
+    #[test]
+    fn who_names_a_node_is_kept_away_by_no_execute_alone() {
+        let named = json!({"nodeName": "node-1", "containers": []});
+        check(named.clone(), &tainted("NoSchedule", 2), &[Ok("node-1")]);
+        let why = "1 node(s) didn't match the requested node name node-1";
+        check(named, &tainted("NoExecute", 2), &[Err(why)]);
+    }
+
+    #[test]
+    fn a_closed_node_says_so() {
+        let mut nodes = nodes(1);
+        nodes[0].taints.push(Taint { key: UNSCHEDULABLE.to_owned(), ..taint("NoSchedule") });
+        let why = "0/1 nodes are available: 1 node(s) were unschedulable";
+        check(json!({"containers": []}), &nodes, &[Err(why)]);
+    }
+
+    #[test]
+    fn spreading_counts_tainted_nodes_unless_it_honours_taints() {
+        let spread = |policy: &str| {
+            json!({"containers": [], "topologySpreadConstraints": [{"maxSkew": 1,
+                "topologyKey": HOSTNAME, "whenUnsatisfiable": "DoNotSchedule",
+                "nodeTaintsPolicy": policy, "labelSelector": {"matchLabels": {"app": "a"}}}]})
+        };
+        let nodes = tainted("NoSchedule", 2);
+        let full = "1 node(s) didn't match pod topology spread constraints";
+        check(spread("Ignore"), &nodes, &[Ok("node-2"), Err(full)]);
+        check(spread("Honor"), &nodes, &[Ok("node-2"), Ok("node-2")]);
+    }
+
+    #[test]
+    fn a_daemon_stays_where_no_new_one_comes() {
+        let of = |effect: &str, spec: Value| {
+            let DaemonNodes { wanted, keeping } = DaemonNodes::of(&pod(spec), &tainted(effect, 2));
+            (wanted.join(" "), keeping.join(" "))
+        };
+        let plain = || json!({"containers": []});
+        let both = || "node-1 node-2".to_owned();
+        assert_eq!(of("NoSchedule", plain()), ("node-2".to_owned(), both()));
+        assert_eq!(of("NoExecute", plain()), ("node-2".to_owned(), "node-2".to_owned()));
+        assert_eq!(of("PreferNoSchedule", plain()), (both(), both()));
+        let everywhere = json!({"containers": [], "tolerations": [{"operator": "Exists"}]});
+        assert_eq!(of("NoExecute", everywhere), (both(), both()));
     }
 }

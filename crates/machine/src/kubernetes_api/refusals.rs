@@ -11,6 +11,10 @@ use crate::objects::{ApplyError, Kind, ObjectRef};
 /// Which command has the options that a remedy may name.
 const IMAGE_OPTION: &str = "--image ";
 
+/// What a client is told that deletes a node.
+const NODES: &str = "nodes are the machine's own; choose their number with `ambit up --nodes`, and \
+                     close one with `kubectl cordon`";
+
 /// A kind that the machine keeps, as the API names it.
 pub(super) fn resource(kind: Kind) -> Resource {
     Resource {
@@ -18,8 +22,7 @@ pub(super) fn resource(kind: Kind) -> Resource {
         plural: kind.plural(),
         namespaced: kind.is_namespaced(),
         api_versions: kind.api_versions(),
-        only_read: (kind == Kind::Node)
-            .then_some("nodes are the machine's own; choose their number with `ambit up --nodes`"),
+        only_read: None,
     }
 }
 
@@ -46,6 +49,7 @@ pub(super) fn of(of: &Resource, name: &str, error: ApplyError) -> Status {
     let is_namespace = |object: &ObjectRef| object.plural == Kind::Namespace.plural();
     match &error {
         ApplyError::Absent { .. } => return Status::not_found(of, name),
+        ApplyError::Node { .. } => return Status::not_allowed(NODES),
         ApplyError::Missing { missing, .. } if is_namespace(missing) => {
             return no_namespace(&missing.name);
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ambit_kubeapi::{Call, History, Listing, Request, Single, Status};
 use ambit_tls::edge::EdgeAcceptor;
 use http::header::{ACCEPT, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WARNING};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -251,8 +251,8 @@ fn turned_away(status: &Status) -> Response<Body> {
 fn refusal(status: &Status) -> Response<Body> {
     let mut response = json(&status.to_json());
     *response.status_mut() = status.code();
-    if status.code() == StatusCode::TOO_MANY_REQUESTS {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    if let Some(seconds) = status.retry_after_seconds() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }

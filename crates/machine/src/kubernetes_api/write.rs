@@ -21,6 +21,7 @@ use super::content;
 use super::refusals;
 use super::server::Server;
 use crate::command::{Apply, Diff, Expected};
+use crate::controller::budgets;
 use crate::image::ImageMap;
 use crate::import::{ImageArguments, ImageSources};
 use crate::judgement::judge;
@@ -352,6 +353,10 @@ impl Writer<'_> {
         if objects.store.object(&named).is_none() {
             return Err(Status::not_allowed(content::MADE));
         }
+        let is_eviction = matches!(write.action, Action::Evict { .. });
+        if is_eviction {
+            check_budget(&objects, &named)?;
+        }
         let uid = text(&current, "/metadata/uid");
         let mut left = None;
         if deletion.is_dry_run {
@@ -363,7 +368,6 @@ impl Writer<'_> {
             kept.changed.notify_one();
             left = self.current(name).filter(|it| text(it, "/metadata/uid") == uid).cloned();
         }
-        let is_eviction = matches!(write.action, Action::Evict { .. });
         let code = if is_eviction { StatusCode::CREATED } else { StatusCode::OK };
         let body = match left.filter(|_| !is_eviction) {
             Some(left) => ambit_kubeapi::object(&write.single(name), &left, Timestamp::now()),
@@ -397,6 +401,20 @@ impl Writer<'_> {
         kept.changed.notify_one();
         let body = ambit_kubeapi::deleted(&write.resource, "", "");
         Ok(Written { code: StatusCode::OK, body, warnings })
+    }
+}
+
+/// Whether a pod's budget lets it go.
+fn check_budget(objects: &Objects, pod: &ObjectRef) -> Result<(), Status> {
+    match budgets::refusal(pod, &objects.store, &objects.reported) {
+        None => Ok(()),
+        Some(budgets::Refusal::Broken { budget, needed, healthy }) => {
+            Err(Status::disruption(&budget, needed, healthy))
+        }
+        Some(budgets::Refusal::Several) => Err(Status::internal(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does \
+             not support.",
+        )),
     }
 }
 
@@ -474,6 +492,7 @@ mod tests {
 
     use super::*;
     use crate::events::Events;
+    use crate::node_labels::NodeLabels;
     use crate::objects::{Admission, Store};
     use crate::registry::Mirror;
 
@@ -494,7 +513,11 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let layout = Layout::new(root.path());
             let store = Store::create(layout.clone()).unwrap();
-            let admission = Admission { images: ImageMap::default(), rootless: false };
+            let admission = Admission {
+                images: ImageMap::default(),
+                rootless: false,
+                node_labels: NodeLabels::default(),
+            };
             let reported = Mirror::new(&layout);
             let (events, settled) = (Events::default(), watch::Sender::default());
             let objects = Objects { store, reported, admission, mesh: None, events, settled };

@@ -10,7 +10,10 @@ use std::net::IpAddr;
 use ambit_manifest::gateway::{Gateway, GatewayClass};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,6 +22,7 @@ use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, pod_fields, workload_fields};
 use crate::addresses;
 use crate::image::{ImageError, ImageMap, command_line};
+use crate::node_labels::NodeLabels;
 use crate::record::RecordError;
 
 /// Most objects that one apply may name.
@@ -82,9 +86,21 @@ pub enum ApplyError {
         /// How many.
         count: usize,
     },
-    /// Nodes are the machine's own.
-    #[error("{object} is the machine's own; choose the number of nodes with `ambit up --nodes`")]
+    /// Nodes are not deleted.
+    #[error(
+        "{object} is the machine's own and stays; choose the number of nodes with `ambit up \
+         --nodes`, and take labels and taints back by a Node manifest without them"
+    )]
     Node {
+        /// Which.
+        object: ObjectRef,
+    },
+    /// The machine has no such node.
+    #[error(
+        "{object} is none of the machine's nodes, which are node-1, node-2 and so on; name one of \
+         them, and choose their number with `ambit up --nodes`"
+    )]
+    NoNode {
         /// Which.
         object: ObjectRef,
     },
@@ -250,6 +266,8 @@ pub(crate) struct Admission {
     pub(crate) images: ImageMap,
     /// Only one user exists.
     pub(crate) rootless: bool,
+    /// Labels of nodes that the machine was started with.
+    pub(crate) node_labels: NodeLabels,
 }
 
 impl Store {
@@ -331,6 +349,7 @@ fn is_dns_name(name: &str) -> bool {
 fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
     let decoded = match kind.name() {
         "Namespace" => Namespace::deserialize(value).map(drop),
+        "Node" => Node::deserialize(value).map(drop),
         "ServiceAccount" => ServiceAccount::deserialize(value).map(drop),
         "ConfigMap" => ConfigMap::deserialize(value).map(drop),
         "Secret" => Secret::deserialize(value).map(drop),
@@ -341,6 +360,7 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "DaemonSet" => DaemonSet::deserialize(value).map(drop),
         "Job" => Job::deserialize(value).map(drop),
         "CronJob" => CronJob::deserialize(value).map(drop),
+        "PodDisruptionBudget" => PodDisruptionBudget::deserialize(value).map(drop),
         "Gateway" => Gateway::deserialize(value).map(drop),
         "GatewayClass" => GatewayClass::deserialize(value).map(drop),
         _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
@@ -395,7 +415,7 @@ impl Draft<'_> {
             return Err(ApplyError::Terminating { object: object.clone() });
         }
         match kind.name() {
-            "Node" => return Err(ApplyError::Node { object: object.clone() }),
+            "Node" => self.admit_node(object, &mut value, admission, now)?,
             "Namespace" => default_to(&mut value, "/status", json!({"phase": "Active"})),
             "Service" => self.admit_service(object, &mut value, old.as_ref())?,
             "Pod" => {
@@ -406,7 +426,9 @@ impl Draft<'_> {
                 self.admit_workload(kind, object, &mut value, old.as_ref(), admission)?;
             }
             "CronJob" => self.admit_cron_job(object, &mut value, old.as_ref(), admission)?,
-            "Gateway" | "ListenerSet" => keep_status(&mut value, old.as_ref()),
+            "Gateway" | "ListenerSet" | "PodDisruptionBudget" => {
+                keep_status(&mut value, old.as_ref());
+            }
             _ => {}
         }
         if let Some(old) = &old

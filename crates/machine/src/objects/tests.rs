@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::{Admission, ApplyError, Kind, ObjectRef, Outcome, Store};
 use crate::image::ImageMap;
 use crate::layout::Layout;
+use crate::node_labels::NodeLabels;
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 const LATER: &str = "2026-01-02T00:00:00Z";
@@ -25,7 +26,11 @@ impl Fixture {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::new(root.path());
         let store = Store::create(layout.clone()).unwrap();
-        let admission = Admission { images: ImageMap::default(), rootless: false };
+        let admission = Admission {
+            images: ImageMap::default(),
+            rootless: false,
+            node_labels: NodeLabels::default(),
+        };
         let mut fixture = Self { _root: root, layout, store, admission };
         fixture.apply(vec![namespace("default")]).unwrap();
         fixture

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ambit_machine::image::ImageMap;
 use ambit_machine::layout::Layout;
 use ambit_machine::objects::{Kind, ObjectRef};
-use ambit_machine::{Client, ExecRequest, Record, UpConfig};
+use ambit_machine::{Client, ExecRequest, NodeLabels, Record, UpConfig};
 use ambit_net::seqpacket::Listener;
 use ambit_net::sys::process::{self, Signal};
 use serde_json::{Value, json};
@@ -277,6 +277,7 @@ pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
         binary: std::env::current_exe().unwrap(),
         mesh: false,
         images: ImageMap::default(),
+        node_labels: NodeLabels::default(),
         host_paths: Vec::new(),
         proxies: BTreeMap::new(),
         arguments: BTreeMap::new(),

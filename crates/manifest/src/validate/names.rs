@@ -59,7 +59,7 @@ pub fn dns_subdomain(text: &str) -> Option<String> {
 }
 
 /// A label's key, or an annotation's: `name` or `prefix/name`.
-pub(crate) fn qualified_name(text: &str) -> Option<String> {
+pub fn qualified_name(text: &str) -> Option<String> {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
@@ -77,7 +77,7 @@ pub(crate) fn qualified_name(text: &str) -> Option<String> {
 }
 
 /// A label's value; empty is allowed.
-pub(crate) fn label_value(text: &str) -> Option<String> {
+pub fn label_value(text: &str) -> Option<String> {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let bytes = text.as_bytes();
     let edge = |c: Option<&u8>| c.is_none_or(u8::is_ascii_alphanumeric);

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::core::{number, one_of};
 use super::names::{self, require};
+use super::nodes;
 use crate::finding::{Issues, Path};
 
 /// Checks a Pod.
@@ -42,6 +43,7 @@ pub(crate) fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
             "write serviceAccountName only",
         );
     }
+    nodes::tolerations(spec.tolerations.as_deref().unwrap_or_default(), at, issues);
     let mut names_seen = BTreeSet::new();
     let lists = [
         ("initContainers", spec.init_containers.as_deref().unwrap_or_default(), true),

@@ -9,7 +9,7 @@ use ambit_wire::admin::{
 };
 use serde::Serialize;
 
-use super::{Object, OnNode};
+use super::{Budget, Object, OnNode};
 
 /// A column of a list.
 pub(super) struct Column<T> {
@@ -66,6 +66,28 @@ impl Row for Object {
             narrow("CREATED", |it| text_of(&it.0, "/metadata/creationTimestamp")),
             wide("LABELS", labels),
         ]
+    }
+}
+
+impl Row for Budget {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAMESPACE", |it| text_of(&it.0, "/metadata/namespace")),
+            narrow("NAME", |it| text_of(&it.0, "/metadata/name")),
+            narrow("MIN AVAILABLE", |it| amount_of(&it.0, "/spec/minAvailable")),
+            narrow("MAX UNAVAILABLE", |it| amount_of(&it.0, "/spec/maxUnavailable")),
+            narrow("ALLOWED DISRUPTIONS", |it| amount_of(&it.0, "/status/disruptionsAllowed")),
+            narrow("CREATED", |it| text_of(&it.0, "/metadata/creationTimestamp")),
+        ]
+    }
+}
+
+/// A number, or a percentage.
+fn amount_of(value: &serde_json::Value, pointer: &str) -> String {
+    match value.pointer(pointer) {
+        Some(serde_json::Value::String(percentage)) => percentage.clone(),
+        Some(number) => number.to_string(),
+        None => "N/A".to_owned(),
     }
 }
 

@@ -13,14 +13,16 @@ use super::views::NodeView;
 pub(super) fn admits(spec: &PodSpec, node: &NodeView) -> Result<(), String> {
     for (label, value) in spec.node_selector.iter().flatten() {
         if node.labels.get(label) != Some(value) {
-            return Err(format!("has no label {label}={value}"));
+            return Err(format!(
+                "node(s) didn't match Pod's node affinity/selector (no label {label}={value})"
+            ));
         }
     }
     let required = affinity(spec)
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
     match required {
         Some(required) if !required.node_selector_terms.iter().any(|it| selects(it, node)) => {
-            Err("is not what its nodeAffinity requires".to_owned())
+            Err("node(s) didn't match Pod's node affinity/selector".to_owned())
         }
         _ => Ok(()),
     }

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::nodes;
+use super::taints::{self, BARRING};
 use super::views::{NodeView, Placed, required_away};
 
 /// What a pod is placed among.
@@ -46,7 +47,7 @@ pub(super) fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(
     }
     for term in away {
         if around.in_domain(node, &term.topology_key).any(|other| selects(term, pod, other)) {
-            return Err("runs a pod that its anti-affinity names".to_owned());
+            return Err("node(s) didn't match pod anti-affinity rules".to_owned());
         }
     }
     let is_kept_away = |other: &Placed| {
@@ -60,7 +61,7 @@ pub(super) fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(
         })
     };
     if around.placed.iter().any(is_kept_away) {
-        return Err("runs a pod whose anti-affinity names it".to_owned());
+        return Err("node(s) didn't satisfy existing pods anti-affinity rules".to_owned());
     }
     for term in near {
         let is_near = around.in_domain(node, &term.topology_key).any(|it| selects(term, pod, it));
@@ -69,7 +70,7 @@ pub(super) fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(
             && selects_pod(term, pod.metadata.namespace.as_deref().unwrap_or_default(), pod)
             && !around.placed.iter().any(|other| selects(term, pod, other));
         if !is_near && !is_first {
-            return Err("runs no pod that its affinity names".to_owned());
+            return Err("node(s) didn't match pod affinity rules".to_owned());
         }
     }
     for constraint in spec.topology_spread_constraints.iter().flatten() {
@@ -77,12 +78,14 @@ pub(super) fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(
             let most = i64::from(constraint.max_skew);
             match skew(constraint, pod, node, around) {
                 None => {
-                    return Err(format!("has no label {} to spread by", constraint.topology_key));
+                    return Err(format!(
+                        "node(s) didn't match pod topology spread constraints (missing required \
+                         label {})",
+                        constraint.topology_key
+                    ));
                 }
                 Some(skew) if skew > most => {
-                    return Err(
-                        "has too many pods already for its topologySpreadConstraints".into()
-                    );
+                    return Err("node(s) didn't match pod topology spread constraints".into());
                 }
                 Some(_) => {}
             }
@@ -120,9 +123,11 @@ fn required_near(affinity: Option<&Affinity>) -> &[PodAffinityTerm] {
 
 fn can_be_judged(term: &PodAffinityTerm) -> Result<(), String> {
     match &term.namespace_selector {
-        Some(selector) if *selector != LabelSelector::default() => {
-            Err("cannot be judged by a namespaceSelector; name the namespaces instead".to_owned())
-        }
+        Some(selector) if *selector != LabelSelector::default() => Err(
+            "node(s) were not judged: a machine reads no namespaceSelector of an affinity, name \
+                 the namespaces"
+                .to_owned(),
+        ),
         _ => Ok(()),
     }
 }
@@ -174,9 +179,14 @@ fn skew(
             && same.all(|key| own.and_then(|own| own.get(key)) == labels.get(key))
     };
     let counts_all = constraint.node_affinity_policy.as_deref() == Some("Ignore");
+    let honours_taints = constraint.node_taints_policy.as_deref() == Some("Honor");
     let spec = pod.spec.as_ref()?;
+    let counts = |it: &&NodeView| {
+        (counts_all || nodes::admits(spec, it).is_ok())
+            && !(honours_taints && taints::untolerated(spec, it, &BARRING).is_some())
+    };
     let mut domains: BTreeMap<&String, i64> = BTreeMap::new();
-    for it in around.nodes.iter().filter(|it| counts_all || nodes::admits(spec, it).is_ok()) {
+    for it in around.nodes.iter().filter(counts) {
         let Some(domain) = it.labels.get(key) else { continue };
         let here = around.placed.iter().filter(|other| other.node == it.name);
         let here = here.filter(|other| selected(&other.namespace, &other.labels)).count();

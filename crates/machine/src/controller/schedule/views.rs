@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Affinity, Node, Pod, PodAffinityTerm};
+use k8s_openapi::api::core::v1::{Affinity, Node, Pod, PodAffinityTerm, Taint};
 use serde_json::Value;
 
 use crate::controller::decode;
@@ -12,6 +12,7 @@ use crate::controller::decode;
 pub(crate) struct NodeView {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) taints: Vec<Taint>,
 }
 
 /// A pod that is on a node.
@@ -32,7 +33,13 @@ impl NodeView {
         Self {
             name: node.metadata.name.unwrap_or_default(),
             labels: node.metadata.labels.unwrap_or_default(),
+            taints: node.spec.and_then(|spec| spec.taints).unwrap_or_default(),
         }
+    }
+
+    /// Whether this is its name.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name
     }
 }
 

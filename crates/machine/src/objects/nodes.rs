@@ -1,0 +1,216 @@
+//! The machine's nodes: their objects, and what of them a user decides.
+//!
+//! How many nodes there are, their addresses and their state is the machine's. Labels, annotations,
+//! taints, and whether a node takes pods is the user's: by a Node manifest, or by kubectl's label,
+//! taint and cordon.
+
+use ambit_words::labels::{HOSTNAME, OS, REGION, UNSCHEDULABLE, ZONE};
+use serde_json::{Map, Value, json};
+
+use super::admit::{Admission, ApplyError};
+use super::store::Draft;
+use super::{Kind, ObjectRef};
+use crate::addresses::NodeNetwork;
+use crate::node_labels::{FIXED, NodeLabels};
+
+/// Fields of a Node's spec that a user decides.
+const OWN: [&str; 2] = ["taints", "unschedulable"];
+
+/// The Node object of one of the machine's nodes.
+pub(crate) fn node_object(network: NodeNetwork, given: &NodeLabels) -> (ObjectRef, Value) {
+    let name = network.name();
+    let [v4, v6] = network.fabric().both();
+    let value = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels(&name, given)},
+        "spec": {"podCIDR": network.pod_cidrs()[0], "podCIDRs": network.pod_cidrs()},
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": v4},
+                {"type": "InternalIP", "address": v6},
+                {"type": "Hostname", "address": name},
+            ],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    (ObjectRef::new(Kind::Node, None, &name), value)
+}
+
+/// The labels that a node has whatever a manifest says.
+fn labels(name: &str, given: &NodeLabels) -> Map<String, Value> {
+    let own = [
+        (HOSTNAME, name.to_owned()),
+        (OS, "linux".to_owned()),
+        (REGION, "local".to_owned()),
+        (ZONE, name.replace("node", "zone")),
+    ];
+    let own = own.into_iter().map(|(key, value)| (key.to_owned(), json!(value)));
+    own.chain(given.of(name).map(|(key, value)| (key.clone(), json!(value)))).collect()
+}
+
+impl Draft<'_> {
+    /// Takes a user's part of a Node over, and keeps the machine's.
+    pub(super) fn admit_node(
+        &self,
+        object: &ObjectRef,
+        value: &mut Value,
+        admission: &Admission,
+        now: &str,
+    ) -> Result<(), ApplyError> {
+        complete(object, value, self.object(object), admission, now)
+    }
+}
+
+fn complete(
+    object: &ObjectRef,
+    value: &mut Value,
+    old: Option<&Value>,
+    admission: &Admission,
+    now: &str,
+) -> Result<(), ApplyError> {
+    let Some(old) = old else { return Err(ApplyError::NoNode { object: object.clone() }) };
+    let mut merged = labels(&object.name, &admission.node_labels);
+    let asked = value.pointer("/metadata/labels").and_then(Value::as_object);
+    for (key, asked) in asked.into_iter().flatten() {
+        if FIXED.contains(&key.as_str()) && merged.get(key) != Some(asked) {
+            return Err(ApplyError::Refused {
+                object: Box::new(object.clone()),
+                field: format!("metadata.labels.{key}"),
+                what: "it says what the node is, and cannot be another",
+                remedy: "leave the label out",
+            });
+        }
+        merged.insert(key.clone(), asked.clone());
+    }
+    value["metadata"]["labels"] = Value::Object(merged);
+    value["spec"] = spec(object, value.get("spec"), old, now)?;
+    value["status"] = old["status"].clone();
+    Ok(())
+}
+
+fn spec(
+    object: &ObjectRef,
+    asked: Option<&Value>,
+    old: &Value,
+    now: &str,
+) -> Result<Value, ApplyError> {
+    let old = &old["spec"];
+    let mut spec = old.clone();
+    if let Some(spec) = spec.as_object_mut() {
+        OWN.iter().for_each(|field| drop(spec.remove(*field)));
+    }
+    let is_other = |(field, value): &(&String, &Value)| {
+        !OWN.contains(&field.as_str()) && spec.get(field.as_str()) != Some(value)
+    };
+    if asked.and_then(Value::as_object).is_some_and(|asked| asked.iter().any(|it| is_other(&it))) {
+        let field = "spec of a Node, but for taints and unschedulable,";
+        return Err(ApplyError::Immutable { object: object.clone(), field });
+    }
+    let list = |spec: Option<&Value>| -> Vec<Value> {
+        let taints = spec.and_then(|spec| spec["taints"].as_array());
+        taints.into_iter().flatten().cloned().collect()
+    };
+    let is_closed = asked.is_some_and(|asked| asked["unschedulable"] == true);
+    let mut taints = list(asked);
+    // As in Kubernetes it follows the field.
+    taints.retain(|taint| taint["key"] != UNSCHEDULABLE);
+    if is_closed {
+        spec["unschedulable"] = json!(true);
+        taints.push(json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"}));
+    }
+    let before = list(Some(old));
+    taints.iter_mut().for_each(|taint| note_time(taint, &before, now));
+    if !taints.is_empty() {
+        spec["taints"] = json!(taints);
+    }
+    Ok(spec)
+}
+
+/// Notes since when a taint is there that drives pods out: from then on their time runs.
+fn note_time(taint: &mut Value, before: &[Value], now: &str) {
+    if taint["effect"] != "NoExecute" || !taint["timeAdded"].is_null() {
+        return;
+    }
+    let same = |it: &&Value| ["key", "value", "effect"].iter().all(|at| it[at] == taint[at]);
+    let since = before.iter().find(same).map(|it| it["timeAdded"].clone());
+    taint["timeAdded"] = since.unwrap_or_else(|| json!(now));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::ImageMap;
+
+    const BEFORE: &str = "2026-01-31T12:00:00Z";
+    const NOW: &str = "2026-01-31T12:00:05Z";
+
+    fn admission() -> Admission {
+        let node_labels = NodeLabels::all(&["disk=ssd".to_owned()], 2).expect("a label");
+        Admission { images: ImageMap::default(), rootless: false, node_labels }
+    }
+
+    fn admitted(mut value: Value, old: &Value) -> Result<Value, ApplyError> {
+        let object = ObjectRef::new(Kind::Node, None, "node-1");
+        complete(&object, &mut value, Some(old), &admission(), NOW)?;
+        Ok(value)
+    }
+
+    fn node() -> Value {
+        node_object(NodeNetwork::new(1), &admission().node_labels).1
+    }
+
+    #[test]
+    fn labels_are_added_to_those_of_the_machine() {
+        let asked = json!({"metadata": {"labels": {"disk": "tape", "a": "b", ZONE: "here"}}});
+        let labels = admitted(asked, &node()).expect("it is taken")["metadata"]["labels"].clone();
+        let expected = json!({
+            "disk": "tape", "a": "b", ZONE: "here", HOSTNAME: "node-1", OS: "linux",
+            REGION: "local",
+        });
+        assert_eq!(labels, expected);
+        let back = admitted(json!({"metadata": {}}), &node()).expect("it is taken");
+        assert_eq!(back["metadata"]["labels"]["disk"], "ssd", "the command's comes back");
+        let other = admitted(json!({"metadata": {"labels": {HOSTNAME: "x"}}}), &node());
+        let refused = other.expect_err("it is another node").to_string();
+        assert!(refused.contains("metadata.labels.kubernetes.io/hostname"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_the_machines_stays() {
+        let node = node();
+        let kept = admitted(json!({"metadata": {}, "status": {"x": 1}}), &node).expect("taken");
+        assert_eq!((&kept["spec"], &kept["status"]), (&node["spec"], &node["status"]));
+        assert!(admitted(node.clone(), &node).is_ok(), "what is read can be written");
+        let other = json!({"metadata": {}, "spec": {"podCIDR": "10.0.0.0/8"}});
+        assert!(matches!(admitted(other, &node), Err(ApplyError::Immutable { .. })));
+        let object = ObjectRef::new(Kind::Node, None, "other");
+        let refused = complete(&object, &mut json!({}), None, &admission(), NOW);
+        assert!(refused.expect_err("there is none").to_string().contains("ambit up --nodes"));
+    }
+
+    #[test]
+    fn a_closed_node_has_the_taint_of_it() {
+        let mine = json!({"key": "a", "value": "b", "effect": "NoSchedule"});
+        let closed = json!({"metadata": {}, "spec": {"unschedulable": true, "taints": [mine]}});
+        let closed = admitted(closed, &node()).expect("it is taken");
+        let taint = json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"});
+        assert_eq!(closed["spec"]["taints"], json!([mine, taint]));
+        let mut open = closed.clone();
+        open["spec"]["unschedulable"] = json!(false);
+        let open = admitted(open, &closed).expect("it is taken");
+        assert_eq!(open["spec"]["taints"], json!([mine]));
+        assert!(open["spec"].get("unschedulable").is_none());
+    }
+
+    #[test]
+    fn it_is_known_since_when_a_taint_drives_pods_out() {
+        let taint = json!({"key": "a", "effect": "NoExecute"});
+        let asked = json!({"metadata": {}, "spec": {"taints": [taint]}});
+        let mut old = admitted(asked.clone(), &node()).expect("it is taken");
+        assert_eq!(old["spec"]["taints"][0]["timeAdded"], NOW);
+        old["spec"]["taints"][0]["timeAdded"] = json!(BEFORE);
+        let again = admitted(asked, &old).expect("it is taken");
+        assert_eq!(again["spec"]["taints"][0]["timeAdded"], BEFORE, "it was there before");
+    }
+}
