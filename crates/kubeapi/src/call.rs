@@ -15,8 +15,8 @@ use crate::resource::Resource;
 use crate::selector::Selectors;
 use crate::status::Status;
 use crate::streams::{Exec, PortForward};
-use crate::write::Write;
-use crate::{discovery, openapi};
+use crate::write::{Syntax, Write};
+use crate::{access, discovery, openapi};
 
 /// How long a watch stays open if the client does not say.
 const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
@@ -52,6 +52,8 @@ pub enum Call {
     Get(Single),
     /// The `Scale` of one object.
     GetScale(Single),
+    /// Whether the client may do what the body says: see [`Api::review`].
+    Review(Syntax),
     /// A change of objects; the body says more.
     Write(Box<Write>),
     /// The changes of a kind's objects, as they come.
@@ -115,6 +117,9 @@ impl Api {
         }
         if let Some(call) = self.document(&parts, request)? {
             return Ok(call);
+        }
+        if parts == access::PATH && request.method == Method::POST {
+            return Ok(Call::Review(Syntax::of(request.content_type)?));
         }
         let target = match *parts.as_slice() {
             ["api", version, ref rest @ ..] => self.target("", version, rest),
@@ -388,6 +393,7 @@ mod tests {
                 format!("get {api_version} {namespace}/{}/{name}", resource.plural)
             }
             Call::GetScale(it) => format!("scale of {}/{}", it.namespace, it.name),
+            Call::Review(syntax) => format!("review as {syntax:?}"),
             Call::Write(it) => format!("{:?} in {:?}", it.action, it.namespace),
             Call::Watch(it) => format!(
                 "watch {} since {:?} for {} s{}{}",

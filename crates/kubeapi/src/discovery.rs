@@ -134,7 +134,7 @@ pub(crate) fn version(resources: &[Resource], group: &str, version: &str) -> Opt
     })
 }
 
-fn verbs(resource: &Resource) -> Vec<&'static str> {
+pub(crate) fn verbs(resource: &Resource) -> Vec<&'static str> {
     if resource.only_read.is_some() {
         return READING_VERBS.to_vec();
     }

@@ -510,7 +510,7 @@ impl UnknownFields {
 
 impl Syntax {
     /// By the header Content-Type.
-    fn of(content_type: Option<&str>) -> Result<Self, Status> {
+    pub(crate) fn of(content_type: Option<&str>) -> Result<Self, Status> {
         let name = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         match name {
             "" | "application/json" | "*/*" => Ok(Self::Json),
