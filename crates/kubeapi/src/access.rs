@@ -9,10 +9,6 @@ use crate::call::Api;
 use crate::discovery;
 use crate::status::Status;
 
-/// Where reviews are sent.
-pub(crate) const PATH: [&str; 4] =
-    ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"];
-
 impl Api {
     /// Answers a review with what it asks about.
     ///

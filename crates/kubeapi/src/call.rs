@@ -16,7 +16,7 @@ use crate::selector::Selectors;
 use crate::status::Status;
 use crate::streams::{Exec, PortForward};
 use crate::write::{Syntax, Write};
-use crate::{access, discovery, openapi};
+use crate::{discovery, openapi};
 
 /// How long a watch stays open if the client does not say.
 const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
@@ -24,6 +24,8 @@ const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
 const WATCH_MAX: Duration = Duration::from_secs(60 * 60);
 /// The version of the API whose form answers have.
 const API_VERSION: (&str, &str) = ("1", "32");
+/// Where a client asks whether it may do something.
+const REVIEWS: [&str; 4] = ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"];
 
 /// The kinds that a server has, and its own name.
 #[derive(Clone, Debug)]
@@ -118,7 +120,7 @@ impl Api {
         if let Some(call) = self.document(&parts, request)? {
             return Ok(call);
         }
-        if parts == access::PATH && request.method == Method::POST {
+        if parts == REVIEWS && request.method == Method::POST {
             return Ok(Call::Review(Syntax::of(request.content_type)?));
         }
         let target = match *parts.as_slice() {

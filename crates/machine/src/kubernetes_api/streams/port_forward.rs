@@ -394,7 +394,7 @@ mod tests {
         let serving = serve(server, "web", shouting(), room(1));
         let asking = async move {
             let second = [("port", "80"), ("requestid", "1"), ("streamtype", "error")];
-            write(&mut client, &[open(1, true, &ERROR), open(3, true, &second)]).await;
+            write(&mut client, &[open(1, true, &ERROR), open(3, false, &second)]).await;
             opened(&mut client, 1).await;
             let (kind, _, payload) = frame(&mut client).await;
             assert_eq!((kind, &payload[..]), (0x8003_0003, &[0, 0, 0, 3, 0, 0, 0, 3][..]));
