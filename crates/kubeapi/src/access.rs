@@ -69,6 +69,7 @@ mod tests {
         };
         let resources = vec![
             resource("Pod", "pods", None),
+            resource("Node", "nodes", None),
             resource("Event", "events", Some("events are the server's own")),
         ];
         Api { resources, server: "test".to_owned() }
@@ -84,6 +85,8 @@ mod tests {
             ("pods", "list", true),
             ("pods", "delete", true),
             ("pods", "*", true),
+            ("nodes", "patch", true),
+            ("nodes", "delete", false),
             ("events", "watch", true),
             ("events", "create", false),
             ("widgets", "create", true),
