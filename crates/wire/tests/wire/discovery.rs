@@ -39,10 +39,8 @@ struct Pair {
 
 impl Pair {
     fn new(interest: Interest) -> Self {
-        let client = Client::new(
-            Node::default(),
-            [(Address, interest), (Authorization, Interest::Everything)],
-        );
+        let watched = [(Address, interest), (Authorization, Interest::Everything)];
+        let client = Client::new(Node::default(), watched);
         Self {
             resources: Resources::default(),
             stream: Stream::new(),
@@ -115,9 +113,9 @@ impl Pair {
         fresh.connect();
         assert_eq!(served(&self.view), served(&fresh.view));
         assert_eq!(snapshot(&self.kept), snapshot(&fresh.kept));
-        let resumed: Vec<_> = self.client.connected(false);
-        let resumed: usize = resumed.iter().map(|it| it.initial_resource_versions.len()).sum();
-        assert_eq!(resumed, self.kept.len(), "a stream resumes with all of it");
+        let resumed = self.client.connected(false);
+        let resumed = resumed.iter().map(|it| it.initial_resource_versions.len());
+        assert_eq!(resumed.sum::<usize>(), self.kept.len(), "a stream resumes with all of it");
     }
 }
 
@@ -125,9 +123,9 @@ impl Pair {
 fn snapshot(kept: &Retained) -> Snapshot {
     let mut written = Vec::new();
     kept.write("CRL".into(), 7, &mut written).unwrap();
-    let mut snapshot = Snapshot::decode(&*written).unwrap();
-    snapshot.resources.sort_by(|a, b| (&a.type_url, &a.name).cmp(&(&b.type_url, &b.name)));
-    snapshot
+    let mut it = Snapshot::decode(&*written).unwrap();
+    it.resources.sort_by_cached_key(|it| (it.type_url.clone(), it.name.clone()));
+    it
 }
 
 /// `a b -c`: two resources and a removal, sorted.
@@ -769,8 +767,7 @@ proptest! {
         steps in prop::collection::vec((step(), prop::option::of(0..8_u8)), 0..60),
     ) {
         let mut pair = Pair::new(Interest::OnDemand);
-        let mut world = World::default();
-        let mut names = Vec::new();
+        let (mut world, mut names) = (World::default(), Vec::new());
         pair.connect_without_delivery();
         for (step, demand) in steps {
             world.step(&mut pair, step);
