@@ -32,6 +32,9 @@ const NODES: [&str; 2] = ["node-1", "node-2"];
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a machine may take to end, the removal of its files included.
 const DOWN_LIMIT: Duration = Duration::from_secs(600);
+/// How long proxies may keep the memory that a burst took: jemalloc, which several of
+/// them use, gives it back within 10 s.
+const DECAY: Duration = Duration::from_secs(15);
 /// How often is looked whether pods run.
 const LOOK: Duration = Duration::from_millis(50);
 /// What a pod takes besides the program it shares with all others, at most.
@@ -151,6 +154,9 @@ impl Machine {
         }
         self.size.up_seconds = start.elapsed().as_secs_f64();
         self.prove(size).await?;
+        if size.beside.is_some() {
+            tokio::time::sleep(DECAY).await;
+        }
         let pods = self.client.pods().await?;
         self.size.pods = pods.len();
         self.size.at_rest = self.roles().await?.memory();
