@@ -10,6 +10,9 @@ mod client;
 mod duration;
 pub(crate) mod echo;
 mod fake_service;
+mod hello;
+mod httpbin;
+mod line_echo;
 mod raw_echo;
 pub(crate) mod server;
 mod sink;
@@ -34,6 +37,8 @@ use bookinfo::productpage::{Closing, Productpage};
 use bookinfo::ratings;
 use bookinfo::reviews::{Reviews, Version};
 use fake_service::FakeService;
+use hello::Hello;
+use httpbin::{Httpbin, Original};
 
 /// How long requests that are under way get to finish after SIGTERM.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -66,6 +71,36 @@ pub(crate) enum Sample {
     ///
     /// Each direction ends by itself, so that a client may close its half and read the rest.
     TcpEcho(Listen),
+    /// TCP: sends each line back with a prefix, as tcp-echo-server of Istio's samples.
+    TcpEchoServer {
+        /// The ports to listen on, separated by commas.
+        #[arg(value_name = "PORT,...", value_delimiter = ',', required = true)]
+        ports: Vec<u16>,
+        /// What is sent before each line.
+        #[arg(value_name = "PREFIX", required = true)]
+        prefix: String,
+    },
+    /// HTTP: `GET /hello` as helloworld of Istio's samples; SERVICE_VERSION and HOSTNAME are said.
+    Helloworld {
+        /// The address to listen on.
+        #[arg(long, value_name = "ADDR", default_value = "[::]:5000")]
+        listen: String,
+        /// The version, unless SERVICE_VERSION says it.
+        #[arg(long, default_value = "v1")]
+        version: String,
+    },
+    /// HTTP: answers with what it was asked, as httpbin does; `GET /` lists the paths.
+    ///
+    /// A body is at most 1048576 bytes, and told as JSON up to 65536; a delay is at most 10 s;
+    /// `/bytes/N` sends at most 102400. Each request is a line of the log.
+    Httpbin {
+        /// The address to listen on, instead of HOST and PORT, whose default is 8080.
+        #[arg(long, value_name = "ADDR")]
+        listen: Option<String>,
+        /// The program whose JSON is written.
+        #[arg(long = "as", value_enum, default_value = "mccutchen")]
+        original: Original,
+    },
     /// TCP: speaks first, then sends back what it reads.
     Banner {
         #[command(flatten)]
@@ -132,6 +167,12 @@ pub(crate) enum Ready {
     Echo(TcpListener),
     /// [`Sample::TcpEcho`].
     TcpEcho(TcpListener),
+    /// [`Sample::TcpEchoServer`] with its prefix; it has at least one listener.
+    TcpEchoServer(Vec<TcpListener>, String),
+    /// [`Sample::Helloworld`] and what it says.
+    Helloworld(TcpListener, Hello),
+    /// [`Sample::Httpbin`] and how it writes.
+    Httpbin(TcpListener, Httpbin),
     /// [`Sample::Banner`] with its line.
     Banner(TcpListener, String),
     /// [`Sample::Details`] and how it writes.
@@ -193,6 +234,26 @@ impl Sample {
             }
             Self::Echo(listen) => Ready::Echo(server::listen(&listen.address)?),
             Self::TcpEcho(listen) => Ready::TcpEcho(server::listen(&listen.address)?),
+            Self::TcpEchoServer { ports, prefix } => {
+                let listeners = ports.iter().map(|port| server::listen(&format!(":{port}")));
+                Ready::TcpEchoServer(listeners.collect::<Result<_, _>>()?, prefix)
+            }
+            Self::Helloworld { listen, version } => {
+                let hello = Hello::from_environment(version, variable);
+                Ready::Helloworld(server::listen(&listen)?, hello)
+            }
+            Self::Httpbin { listen, original } => {
+                let set = |name| variable(name).filter(|value| !value.is_empty());
+                let (host, port) = (set("HOST"), set("PORT"));
+                let (host, port) = (host.as_deref(), port.as_deref().unwrap_or("8080"));
+                let address = match host {
+                    Some(host) if host.contains(':') => format!("[{host}]:{port}"),
+                    host => format!("{}:{port}", host.unwrap_or_default()),
+                };
+                let hostname = variable("HOSTNAME").unwrap_or_default();
+                let listener = server::listen(listen.as_deref().unwrap_or(&address))?;
+                Ready::Httpbin(listener, Httpbin { original, hostname })
+            }
             Self::Banner { listen, line } => Ready::Banner(server::listen(&listen.address)?, line),
             Self::Details { listen, writing } => {
                 Ready::Details(server::listen(&listen.address)?, writing)
@@ -226,12 +287,15 @@ impl Ready {
             | Self::Echo(listener)
             | Self::TcpEcho(listener)
             | Self::Banner(listener, _)
+            | Self::Helloworld(listener, _)
+            | Self::Httpbin(listener, _)
             | Self::Sink(listener)
             | Self::Timed(listener, _)
             | Self::Productpage(listener, _)
             | Self::Reviews(listener, _)
             | Self::Ratings(listener, _)
             | Self::Details(listener, _) => Some(listener),
+            Self::TcpEchoServer(listeners, _) => listeners.first(),
             Self::Sleep => None,
         }
     }
@@ -242,6 +306,11 @@ impl Ready {
             Self::FakeService(listener, service) => service.serve(listener, guard).await,
             Self::Echo(listener) => echo::serve(listener, guard).await,
             Self::TcpEcho(listener) => raw_echo::serve(listener, guard).await,
+            Self::TcpEchoServer(listeners, prefix) => {
+                line_echo::serve(listeners, guard, &prefix).await;
+            }
+            Self::Helloworld(listener, hello) => hello.serve(listener, guard).await,
+            Self::Httpbin(listener, bin) => httpbin::serve(listener, guard, bin).await,
             Self::Banner(listener, line) => banner::serve(listener, guard, &line).await,
             Self::Sink(listener) => sink::serve(listener, guard).await,
             Self::Timed(listener, timing) => timed::serve(listener, guard, &timing).await,

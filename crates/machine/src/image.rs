@@ -159,7 +159,9 @@ pub fn command_line(
     args: &[String],
     images: &ImageMap,
 ) -> Result<Vec<String>, ImageError> {
-    let mut line: Vec<String> = if !command.is_empty() {
+    let mut line: Vec<String> = if let Some(line) = gunicorn(image, command, args, images) {
+        return Ok(line);
+    } else if !command.is_empty() {
         command.to_vec()
     } else {
         match images.meaning(image) {
@@ -203,7 +205,11 @@ fn built_in_entry_point(image: &str, args: &[String]) -> Result<Vec<String>, Ima
         "curlimages/curl" => built_in(&["curl"]),
         "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
         "busybox" | "alpine" => Vec::new(),
-        _ => match bookinfo(name, tag(image)) {
+        PYTHON_HTTPBIN | KONG_HTTPBIN => python_httpbin(":80"),
+        "mccutchen/go-httpbin" | "ghcr.io/mccutchen/go-httpbin" => {
+            built_in(&[SHIPPED_BINARY, "sample", "httpbin"])
+        }
+        _ => match istio_sample(name).or_else(|| bookinfo(name, tag(image))) {
             Some(words) => built_in(&words),
             None => {
                 let (image, name) = (image.to_owned(), name.to_owned());
@@ -213,15 +219,55 @@ fn built_in_entry_point(image: &str, args: &[String]) -> Result<Vec<String>, Ima
     })
 }
 
+const PYTHON_HTTPBIN: &str = "kennethreitz/httpbin";
+/// The same program, as Istio's samples named it from 1.20 on.
+const KONG_HTTPBIN: &str = "kong/httpbin";
+
+fn python_httpbin(address: &str) -> Vec<String> {
+    let words = [SHIPPED_BINARY, "sample", "httpbin", "--as", "kennethreitz", "--listen", address];
+    words.map(str::to_owned).into()
+}
+
+/// Istio's manifests and tasks start that program by its server's name, to say where it listens.
+fn gunicorn(
+    image: &str,
+    command: &[String],
+    args: &[String],
+    images: &ImageMap,
+) -> Option<Vec<String>> {
+    let is_it = [PYTHON_HTTPBIN, KONG_HTTPBIN].contains(&repository(image));
+    if !is_it || images.meaning(image).is_some() || command.first()? != "gunicorn" {
+        return None;
+    }
+    let mut words = command.iter().chain(args);
+    let address = words.find(|word| ["-b", "--bind"].contains(&word.as_str()));
+    let address = address.and_then(|_| words.next());
+    // Where it listens by itself.
+    Some(python_httpbin(address.map_or("127.0.0.1:8000", String::as_str)))
+}
+
+/// Where Istio's releases ship the images of its samples, now and before.
+const OF_ISTIO: [&str; 2] = ["istio/", "registry.istio.io/release/"];
+
+/// The samples of Istio that are one program.
+fn istio_sample(name: &str) -> Option<Vec<&'static str>> {
+    let sample: &[_] = match OF_ISTIO.iter().find_map(|prefix| name.strip_prefix(prefix))? {
+        "tcp-echo-server" => &["tcp-echo-server"],
+        "examples-helloworld-v1" => &["helloworld", "--version", "v1"],
+        "examples-helloworld-v2" => &["helloworld", "--version", "v2"],
+        _ => return None,
+    };
+    Some([&[SHIPPED_BINARY, "sample"], sample].concat())
+}
+
 /// The services of bookinfo, by the names under which Istio's releases ship them.
 ///
 /// Tags up to 1.19 are of the releases up to Istio 1.22, which their manifests name; every other
 /// tag, and none, is of the releases since.
 fn bookinfo(name: &str, tag: Option<&str>) -> Option<Vec<&'static str>> {
     let is_old = tag.and_then(version).is_some_and(|version| version < (1, 20));
-    let service = ["istio/examples-bookinfo-", "registry.istio.io/release/examples-bookinfo-"]
-        .iter()
-        .find_map(|prefix| name.strip_prefix(prefix))?;
+    let service = OF_ISTIO.iter().find_map(|prefix| name.strip_prefix(prefix));
+    let service = service.and_then(|name| name.strip_prefix("examples-bookinfo-"))?;
     let (words, old_words, new_words): (&[_], &[_], &[_]) = match service {
         "productpage-v1" => (&["productpage", "--close-upstream"], &["--close"], &[]),
         "details-v1" => (&["details", "--two-writes"], &[], &["--nodelay"]),
@@ -344,6 +390,34 @@ mod tests {
         check("shop/cart:2", &[], &["-x"], Ok("/opt/cart|--port|80 80|-x"));
         check("localhost:5000/shop/other:2", &["run"], &[], Ok("run"));
         check("localhost:5000/shop/other:2", &[], &[], Err("--image localhost:5000/shop/other="));
+    }
+
+    #[test]
+    fn istios_samples_are_built_in() {
+        for (image, args, expected) in [
+            ("docker.io/mccutchen/go-httpbin:v2.15.0", &[][..], "httpbin"),
+            ("docker.io/kong/httpbin", &[], "httpbin|--as|kennethreitz|--listen|:80"),
+            ("kennethreitz/httpbin", &[], "httpbin|--as|kennethreitz|--listen|:80"),
+            (
+                "docker.io/istio/tcp-echo-server:1.3",
+                &["9000,9001", "hello"],
+                "tcp-echo-server|9000,9001|hello",
+            ),
+            (
+                "registry.istio.io/release/examples-helloworld-v2:1.0",
+                &[],
+                "helloworld|--version|v2",
+            ),
+        ] {
+            check(image, &[], args, Ok(&format!("ambit|sample|{expected}")));
+        }
+        check("istio/examples-other", &[], &[], Err("--image istio/examples-other="));
+        let listens = |at: &str| format!("ambit|sample|httpbin|--as|kennethreitz|--listen|{at}");
+        let command = ["gunicorn", "-b", "[::]:8080", "httpbin:app", "-k", "gevent"];
+        check("docker.io/kong/httpbin", &command, &[], Ok(&listens("[::]:8080")));
+        check("kennethreitz/httpbin", &["gunicorn"], &["x"], Ok(&listens("127.0.0.1:8000")));
+        check("kennethreitz/httpbin", &["sh"], &[], Ok("sh"));
+        check("shop/cart", &["gunicorn"], &[], Ok("gunicorn"));
     }
 
     #[test]

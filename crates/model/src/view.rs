@@ -5,6 +5,7 @@
 //! writer clones, applies [`Change`]s and publishes. A view decides nothing itself: [`crate::plan`]
 //! and [`crate::authorize`] do.
 
+use std::cmp::Reverse;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -302,7 +303,9 @@ impl View {
                 let is_seen = is_own || !service.namespace_only;
                 is_seen.then_some(((is_own, block.prefix_len), service))
             });
-            found.max_by_key(|(rank, _)| *rank).map(|(_, service)| service)
+            // Of two that say the same, every proxy takes the same, whichever it heard of first.
+            let rank = |(rank, service): &(_, &Arc<Service>)| (*rank, Reverse(service.key.clone()));
+            found.max_by_key(rank).map(|(_, service)| service)
         })
     }
 

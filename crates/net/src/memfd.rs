@@ -24,11 +24,12 @@ pub struct Sealed(File);
 impl Sealed {
     /// Writes `content` into a new file and seals it. `name` shows up in `/proc/*/fd` only.
     pub fn create(name: &str, content: &[u8]) -> io::Result<Self> {
-        Self::write(name, |file| file.write_all(content))
+        Self::create_with(name, |file| file.write_all(content))
     }
 
-    /// A new file with what `content` writes, sealed.
-    pub fn write(
+    /// Creates a file of what `content` writes, and seals it. More than [`MAX_SIZE_BYTES`] is an
+    /// error: nobody could read it.
+    pub fn create_with(
         name: &str,
         content: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> io::Result<Self> {
@@ -36,6 +37,7 @@ impl Sealed {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let mut file = memory_file::create(&name)?;
         content(&mut file)?;
+        check_size(&file)?;
         memory_file::seal(&file)?;
         Ok(Self(file))
     }
@@ -54,13 +56,7 @@ impl Sealed {
     /// The content. Independent of any file position, so it may be read many times and from many
     /// processes.
     pub fn read(&self) -> io::Result<Secret> {
-        let size = self.0.metadata()?.len();
-        if size > MAX_SIZE_BYTES {
-            return Err(io::Error::new(
-                io::ErrorKind::FileTooLarge,
-                "sealed file is over its size limit",
-            ));
-        }
+        let size = check_size(&self.0)?;
         let size = usize::try_from(size).expect("MAX_SIZE_BYTES fits into usize");
         // Allocated once, in full: growing would leave copies behind.
         let mut content = Secret(vec![0; size]);
@@ -72,6 +68,15 @@ impl Sealed {
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
+}
+
+fn check_size(file: &File) -> io::Result<u64> {
+    let size = file.metadata()?.len();
+    if size > MAX_SIZE_BYTES {
+        let text = "sealed file is over its size limit";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    Ok(size)
 }
 
 impl AsFd for Sealed {

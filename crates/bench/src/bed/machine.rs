@@ -32,8 +32,8 @@ const NODES: [&str; 2] = ["node-1", "node-2"];
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a machine may take to end, the removal of its files included.
 const DOWN_LIMIT: Duration = Duration::from_secs(600);
-/// How long proxies may keep the memory that a burst took: jemalloc, which several of
-/// them use, gives it back within 10 s.
+/// How long proxies may keep the memory that taking up thousands of objects took: jemalloc, which
+/// Ambit and ztunnel use, gives it back within 10 s. Without such objects nothing is waited for.
 const DECAY: Duration = Duration::from_secs(15);
 /// How often is looked whether pods run.
 const LOOK: Duration = Duration::from_millis(50);

@@ -60,6 +60,7 @@ mod requests;
 mod reuse;
 mod routed_bytes;
 mod routes;
+mod samples;
 mod sidecars;
 mod size;
 #[path = "../shared/stray.rs"]

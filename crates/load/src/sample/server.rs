@@ -38,7 +38,7 @@ pub(crate) enum ListenError {
         text: String,
     },
     /// The system refuses.
-    #[error("cannot listen on {address}; choose another address with --listen")]
+    #[error("cannot listen on {address}; choose another address or port")]
     Listen {
         /// Where.
         address: SocketAddr,

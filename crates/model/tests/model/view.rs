@@ -170,6 +170,23 @@ fn a_service_is_found_by_what_it_is_now() {
     assert!(view.service(&ServiceName::new("app", "web")).is_none());
 }
 
+#[test]
+fn of_two_services_with_one_block_every_view_takes_the_same() {
+    let services = ["api", "web"].map(|host| {
+        let mut service = Service::named("app", host);
+        let address = NetworkAddress::new("", address(0));
+        service.addresses = vec![VirtualAddress { address, prefix_len: Some(24) }];
+        service
+    });
+    let [one, other] = services;
+    for both in [[&one, &other], [&other, &one]] {
+        let mut view = View::default();
+        both.into_iter().for_each(|it| view.apply(Change::Service(it.clone())));
+        let found = view.service_at(&"".into(), address(7), "app");
+        assert_eq!(found.map(|it| &*it.key.hostname), Some("api"));
+    }
+}
+
 proptest! {
     #[test]
     fn what_is_found_is_what_a_search_of_all_finds(

@@ -155,7 +155,7 @@ impl Kept {
     pub(super) fn messages(&self) -> io::Result<Vec<Message<ToWorker>>> {
         let mut messages = Vec::with_capacity(self.certificates.len() + 1);
         if self.complete {
-            let view = Sealed::write("view", |file| self.write(file))?;
+            let view = Sealed::create_with("view", |file| self.write(file))?;
             messages.push(Message::with_file(ToWorker::View, view));
         }
         messages.extend(

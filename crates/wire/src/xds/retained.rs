@@ -80,7 +80,8 @@ impl Retained {
         Ok(())
     }
 
-    /// Writes everything held as one encoded [`Snapshot`], in no particular order.
+    /// Writes everything held as one encoded [`Snapshot`]: type by type, and those of a type in no
+    /// particular order.
     ///
     /// A block at a time: all of it opened at once would be many times what is held. Encoded
     /// messages that follow one another are one message, with the resources of all.
@@ -246,6 +247,31 @@ mod tests {
         let mut snapshot = Snapshot::decode(&*written).expect("one message");
         snapshot.resources.sort_by(|a, b| (&a.type_url, &a.name).cmp(&(&b.type_url, &b.name)));
         snapshot
+    }
+
+    /// Remembers the largest piece.
+    struct Pieces(usize);
+
+    impl Write for Pieces {
+        fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.max(piece.len());
+            Ok(piece.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_block_at_a_time_is_written() {
+        let mut retained = Retained::default();
+        let all = (0..64 * BLOCK).map(|index| resource(index, "body")).collect();
+        retained.apply(delta(ResourceType::Address.url(), all, vec![])).expect("known");
+        let mut pieces = Pieces(0);
+        retained.write(String::new(), 0, &mut pieces).expect("taken");
+        let most = snapshot(&retained).encoded_len() / 8;
+        assert!((1..most).contains(&pieces.0), "{} of at most {most}", pieces.0);
     }
 
     fn check(retained: &Retained, expected: &BTreeMap<String, Resource>) {
