@@ -6,6 +6,7 @@
 //! [`driven_out`], [`budgets`] and [`schedule`] decide what to change; this file only reads and
 //! writes objects. It never waits: it is called again whenever an object or a status changes.
 
+pub(crate) mod autoscale;
 pub(crate) mod budgets;
 mod cron_jobs;
 mod daemon;

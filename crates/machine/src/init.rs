@@ -4,6 +4,7 @@
 //! When it ends, in whatever way, the kernel ends everything else. So nothing needs to be cleaned
 //! up here, and nothing here may live outside this process tree.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -23,8 +24,9 @@ use super::config::{Progress, UpConfig};
 use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
-use super::{exec, fabric, kubernetes_api, publish, server};
+use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
 use crate::addresses::NodeNetwork;
+use crate::controller::autoscale::{self, Autoscaler};
 use crate::controller::{self, MeshNames};
 use crate::events::Events;
 use crate::layout::Layout;
@@ -80,6 +82,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     kubernetes_api::listen(&machine)?;
     let watch = Watch::new(&[machine.layout.pod_statuses()])?;
     let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
+    tokio::spawn(run_autoscaler(Arc::clone(&machine)));
     for role in &machine.role_list {
         let netns = machine.members[&role.place].try_clone()?;
         machine.roles.keep(role.clone(), netns, reaper.clone());
@@ -141,7 +144,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
     tell(&Progress::Waiting { what: "the networks".to_owned() });
     let own = NetNs::current().context("open the machine's network namespace")?;
     let members = fabric::create(&layout, config.nodes)?;
-    let mut network_namespaces: std::collections::BTreeMap<String, u64> =
+    let mut network_namespaces: BTreeMap<String, u64> =
         members.iter().map(|(name, netns)| (name.clone(), netns.inode())).collect();
     network_namespaces.insert(fabric::BRIDGE.to_owned(), own.inode());
     let networks: Vec<NodeNetwork> = (1..=config.nodes).map(NodeNetwork::new).collect();
@@ -268,6 +271,43 @@ async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), 
             tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
         }
     }
+}
+
+/// Decides again and again how many pods autoscalers want, for ever.
+async fn run_autoscaler(machine: Arc<Machine>) {
+    let mut autoscaler = Autoscaler::default();
+    loop {
+        sleep(autoscale::INTERVAL).await;
+        let Some(roots) = autoscaled(&machine) else {
+            autoscaler = Autoscaler::default();
+            continue;
+        };
+        let used = match pod_cpu::used(&roots) {
+            Ok(used) => used,
+            Err(error) => {
+                tracing::error!(%error, "cannot read what pods use of processors");
+                continue;
+            }
+        };
+        let now = Timestamp::now();
+        autoscaler.measure(used, now);
+        let mut objects = machine.objects();
+        let Objects { store, reported, .. } = &mut *objects;
+        let acted = autoscaler.act(store, reported, now).and_then(|()| objects.settle());
+        if let Err(error) = acted {
+            let error = anyhow::Error::new(error);
+            tracing::error!(error = format!("{error:#}"), "an autoscaler cannot write");
+        }
+    }
+}
+
+/// The first process of each pod, and the pod's uid; `None` if there is no autoscaler.
+fn autoscaled(machine: &Machine) -> Option<BTreeMap<i32, String>> {
+    let objects = machine.objects();
+    Autoscaler::is_needed(&objects.store).then(|| {
+        let pods = objects.reported.statuses().map(|(_, status)| (status.pid, status.uid.clone()));
+        pods.filter(|(pid, _)| *pid != 0).collect()
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! it was. It never runs anything: controllers and nodes read what it wrote.
 
 mod admit;
+mod autoscaler_fields;
 mod change;
 mod node_ports;
 mod nodes;

@@ -160,5 +160,10 @@ pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
 
 /// The current time as Kubernetes writes it.
 pub(crate) fn timestamp() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    written(jiff::Timestamp::now())
+}
+
+/// A time as Kubernetes writes it.
+pub(crate) fn written(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

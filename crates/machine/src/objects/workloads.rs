@@ -41,12 +41,12 @@ impl Draft<'_> {
                 default_to(value, "/spec/updateStrategy/type", "RollingUpdate".into())
             }
             Kind::StatefulSet => {
-                default_to(value, "/spec/replicas", json!(1));
+                default_to(value, "/spec/replicas", self.replicas(object, old));
                 default_to(value, "/spec/podManagementPolicy", "OrderedReady".into());
                 default_to(value, "/spec/updateStrategy/type", "RollingUpdate".into());
             }
             _ => {
-                default_to(value, "/spec/replicas", json!(1));
+                default_to(value, "/spec/replicas", self.replicas(object, old));
                 default_to(value, "/spec/strategy/type", json!("RollingUpdate"));
             }
         }
@@ -58,6 +58,22 @@ impl Draft<'_> {
             keep_restart(value, old);
         }
         Ok(())
+    }
+
+    /// How many replicas an object has that does not say it: as many as before if an autoscaler
+    /// decides that.
+    fn replicas(&self, object: &ObjectRef, old: Option<&Value>) -> Value {
+        let names_it = |(other, value): (&ObjectRef, &Value)| {
+            let target = &value["spec"]["scaleTargetRef"];
+            let kind = Kind::from_plural(&object.plural).map(Kind::name);
+            other.plural == Kind::HorizontalPodAutoscaler.plural()
+                && other.namespace == object.namespace
+                && target["name"] == object.name.as_str()
+                && target["kind"].as_str() == kind
+        };
+        let before = old.and_then(|old| old.pointer("/spec/replicas"));
+        let before = before.filter(|_| self.iter().any(names_it));
+        before.cloned().unwrap_or_else(|| json!(1))
     }
 
     /// Completes a CronJob and its Jobs, or says why it cannot be.
