@@ -14,6 +14,7 @@ use ambit_model::service::{Service, VirtualAddress};
 use ambit_model::view::View;
 use ambit_model::workload::Workload;
 use ambit_net::grpc::messages::{Limit, Messages, framed};
+use ambit_wire::proto::ambit::snapshot::Snapshot;
 use ambit_wire::proto::envoy::config::core::v3::Node;
 use ambit_wire::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, HeldVersion,
@@ -96,7 +97,10 @@ fn follow(input: Input<'_, '_>) -> Result<()> {
         kept.apply(delta).expect("what was accepted can be kept");
     }
     let mut successor = client(interest);
-    successor.restore(kept.snapshot(String::new(), 0)).expect("known types");
+    let mut written = Vec::new();
+    kept.write(String::new(), 0, &mut written).expect("memory takes it");
+    let snapshot = Snapshot::decode(&*written).expect("one message");
+    successor.restore(snapshot).expect("known types");
     if interest == Interest::Everything {
         assert_eq!(successor.connected(true), watching.connected(true));
     }

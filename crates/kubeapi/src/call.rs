@@ -15,7 +15,7 @@ use crate::resource::Resource;
 use crate::selector::Selectors;
 use crate::status::Status;
 use crate::streams::{Exec, PortForward};
-use crate::write::Write;
+use crate::write::{Syntax, Write};
 use crate::{discovery, openapi};
 
 /// How long a watch stays open if the client does not say.
@@ -24,6 +24,8 @@ const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
 const WATCH_MAX: Duration = Duration::from_secs(60 * 60);
 /// The version of the API whose form answers have.
 const API_VERSION: (&str, &str) = ("1", "32");
+/// Where a client asks whether it may do something.
+const REVIEWS: [&str; 4] = ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"];
 
 /// The kinds that a server has, and its own name.
 #[derive(Clone, Debug)]
@@ -52,6 +54,8 @@ pub enum Call {
     Get(Single),
     /// The `Scale` of one object.
     GetScale(Single),
+    /// Whether the client may do what the body says: see [`Api::review`].
+    Review(Syntax),
     /// A change of objects; the body says more.
     Write(Box<Write>),
     /// The changes of a kind's objects, as they come.
@@ -115,6 +119,9 @@ impl Api {
         }
         if let Some(call) = self.document(&parts, request)? {
             return Ok(call);
+        }
+        if parts == REVIEWS && request.method == Method::POST {
+            return Ok(Call::Review(Syntax::of(request.content_type)?));
         }
         let target = match *parts.as_slice() {
             ["api", version, ref rest @ ..] => self.target("", version, rest),
@@ -388,6 +395,7 @@ mod tests {
                 format!("get {api_version} {namespace}/{}/{name}", resource.plural)
             }
             Call::GetScale(it) => format!("scale of {}/{}", it.namespace, it.name),
+            Call::Review(syntax) => format!("review as {syntax:?}"),
             Call::Write(it) => format!("{:?} in {:?}", it.action, it.namespace),
             Call::Watch(it) => format!(
                 "watch {} since {:?} for {} s{}{}",

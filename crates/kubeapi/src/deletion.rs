@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::query::Query;
+use crate::query::{self, Query};
+use crate::request::text;
 use crate::status::Status;
-use crate::write::{is_dry_run, text};
 
 /// What the deletion of an object depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Deletion {
         Ok(Self {
             uid: owned("/preconditions/uid"),
             version: owned("/preconditions/resourceVersion"),
-            is_dry_run: is_dry_run(asked)?,
+            is_dry_run: query::is_dry_run(asked)?,
             grace_period_seconds: body["gracePeriodSeconds"].as_i64(),
             is_foreground,
         })

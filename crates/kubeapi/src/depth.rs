@@ -5,8 +5,9 @@ use serde_json::{Map, Value};
 /// Deepest nesting of an object, as in files: what is stored must be readable again.
 pub(crate) const OBJECT_DEPTH_MAX: usize = 50;
 
-/// Whether the fields of an object are nested deeper than so many levels, themselves included. Whose
-/// the fields are does not count: it follows from them, and what clients say of it is dropped.
+/// Whether the fields of an object are nested deeper than so many levels, themselves included.
+///
+/// Whose the fields are does not count: it follows from them, and what clients say is dropped.
 pub(crate) fn is_deeper(fields: &Map<String, Value>, levels: usize) -> bool {
     fn is_deep(value: &Value, levels: usize) -> bool {
         let below = |it: &Value| is_deep(it, levels.saturating_sub(1));

@@ -134,11 +134,15 @@ pub(crate) fn version(resources: &[Resource], group: &str, version: &str) -> Opt
     })
 }
 
-fn verbs(resource: &Resource) -> Vec<&'static str> {
+pub(crate) fn verbs(resource: &Resource) -> Vec<&'static str> {
     if resource.only_read.is_some() {
         return READING_VERBS.to_vec();
     }
-    let is_taken = |verb: &&&str| **verb != DELETE_ALL || resource.takes_deletion_of_all();
+    let is_taken = |verb: &&&str| match **verb {
+        "create" | "delete" => resource.comes_and_goes(),
+        DELETE_ALL => resource.comes_and_goes() && resource.takes_deletion_of_all(),
+        _ => true,
+    };
     VERBS.iter().filter(is_taken).copied().collect()
 }
 

@@ -18,6 +18,7 @@
 //! | `protobuf` | bodies in the form that typed clients send |
 //! | `apply` | server-side apply: which fields are whose |
 //! | `scale` | the number of an object's replicas, as a kind of its own |
+//! | `access` | whether a client may do something, before it does it |
 //! | `request` | [`Request`], and the objects that it names |
 //! | `query` | the parameters of a request |
 //! | `selector` | label selectors and field selectors |
@@ -31,6 +32,7 @@
 //! | `spdy` | the frames of connections to ports, and of older clients' commands |
 //! | `status` | [`Status`]: a refusal, in Kubernetes' words |
 
+mod access;
 mod answer;
 mod apply;
 mod call;

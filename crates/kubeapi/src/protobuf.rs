@@ -339,6 +339,12 @@ mod tests {
         let expected = json!({"apiVersion": "apps/v1", "kind": "DeleteOptions",
             "gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "dryRun": ["All"]});
         assert_eq!(found, expected);
+        let asked = [bytes(1, "app"), bytes(2, "list"), bytes(5, "pods")].concat();
+        let review = bytes(2, bytes(1, asked));
+        let review = body("authorization.k8s.io/v1", "SelfSubjectAccessReview", &review);
+        let asked = json!({"namespace": "app", "verb": "list", "resource": "pods"});
+        let found = protobuf(&review).expect("it is whole");
+        assert_eq!(found["spec"]["resourceAttributes"], asked);
     }
 
     proptest::proptest! {

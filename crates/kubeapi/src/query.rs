@@ -41,6 +41,18 @@ impl<'a> Query<'a> {
     }
 }
 
+/// Whether the values of `dryRun` ask for one.
+pub(crate) fn is_dry_run<'a>(asked: impl IntoIterator<Item = &'a str>) -> Result<bool, Status> {
+    let mut is_asked = false;
+    for word in asked {
+        if word != "All" {
+            return Err(Status::bad_request(format!("dryRun: {word:?} must be \"All\"")));
+        }
+        is_asked = true;
+    }
+    Ok(is_asked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

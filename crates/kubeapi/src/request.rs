@@ -1,6 +1,7 @@
 //! A request, as far as it matters, and the objects that it names.
 
 use http::Method;
+use serde_json::Value;
 
 use crate::form::Form;
 use crate::resource::Resource;
@@ -44,4 +45,9 @@ pub struct Single {
     pub name: String,
     pub(crate) api_version: &'static str,
     pub(crate) form: Form,
+}
+
+/// A text in an object, if there is one.
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
+    value.pointer(pointer).and_then(Value::as_str)
 }

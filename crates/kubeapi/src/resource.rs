@@ -61,6 +61,11 @@ impl Resource {
         self.plural != "namespaces"
     }
 
+    /// Whether clients make its objects and delete them: nodes are the server's own.
+    pub(crate) fn comes_and_goes(&self) -> bool {
+        self.plural != "nodes"
+    }
+
     /// Whether its objects are pods.
     pub(crate) fn is_pod(&self) -> bool {
         self.plural == "pods" && self.group().is_empty()

@@ -13,8 +13,8 @@ use crate::deletion::Deletion;
 use crate::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use crate::form::Form;
 use crate::patch::{self, PatchKind};
-use crate::query::Query;
-use crate::request::{Listing, Request, Single};
+use crate::query::{self, Query};
+use crate::request::{Listing, Request, Single, text};
 use crate::resource::Resource;
 use crate::scale;
 use crate::status::{Cause, Status};
@@ -217,7 +217,7 @@ impl Write {
             resource,
             namespace,
             action,
-            is_dry_run: is_dry_run(query.all("dryRun"))?,
+            is_dry_run: query::is_dry_run(query.all("dryRun"))?,
             unknown_fields: UnknownFields::of(query.text("fieldValidation"))?,
             syntax,
             manager: manager.unwrap_or(UNKNOWN_MANAGER).to_owned(),
@@ -483,18 +483,6 @@ impl Write {
     }
 }
 
-/// Whether the values of `dryRun` ask for one.
-pub(crate) fn is_dry_run<'a>(asked: impl IntoIterator<Item = &'a str>) -> Result<bool, Status> {
-    let mut is_asked = false;
-    for word in asked {
-        if word != "All" {
-            return Err(Status::bad_request(format!("dryRun: {word:?} must be \"All\"")));
-        }
-        is_asked = true;
-    }
-    Ok(is_asked)
-}
-
 impl UnknownFields {
     fn of(word: Option<&str>) -> Result<Self, Status> {
         match word {
@@ -510,7 +498,7 @@ impl UnknownFields {
 
 impl Syntax {
     /// By the header Content-Type.
-    fn of(content_type: Option<&str>) -> Result<Self, Status> {
+    pub(crate) fn of(content_type: Option<&str>) -> Result<Self, Status> {
         let name = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         match name {
             "" | "application/json" | "*/*" => Ok(Self::Json),
@@ -527,10 +515,6 @@ fn generated(random: [u8; GENERATED_LEN]) -> String {
     let letter =
         |byte: u8| char::from(GENERATED_LETTERS[usize::from(byte) % GENERATED_LETTERS.len()]);
     random.map(letter).iter().collect()
-}
-
-pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
-    value.pointer(pointer).and_then(Value::as_str)
 }
 
 #[cfg(test)]

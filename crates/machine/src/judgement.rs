@@ -34,7 +34,10 @@ fn unknown_nodes(manifests: &Manifests, existing: &[Typed]) -> Vec<Finding> {
     let is_node = |it: &&Typed| it.kind() == Kind::Node;
     let names = existing.iter().filter(is_node).filter_map(|it| it.metadata().name.as_deref());
     let names: BTreeSet<&str> = names.collect();
-    let (Some(first), Some(last)) = (names.first(), names.last()) else { return Vec::new() };
+    // node-10 comes behind node-9.
+    let number = |name: &&&str| (name.len(), name.to_string());
+    let ends = (names.iter().min_by_key(number), names.iter().max_by_key(number));
+    let (Some(first), Some(last)) = ends else { return Vec::new() };
     let remedy = match names.len() {
         1 => format!("call it {first}, or start more nodes with `ambit up --nodes`"),
         _ => format!("name one of {first} to {last}, or start more with `ambit up --nodes`"),

@@ -179,7 +179,7 @@ impl<'a> All<'a> {
         }
         self.node_selector(object, pods.spec, warnings);
         let nodes: Vec<&str> = self.nodes.keys().copied().collect();
-        if let Some(node) = pods.spec.node_name.as_deref()
+        if let Some(node) = pods.spec.node_name.as_deref().filter(|it| !it.is_empty())
             && !nodes.is_empty()
             && !nodes.contains(&node)
         {

@@ -24,10 +24,18 @@ pub struct Sealed(File);
 impl Sealed {
     /// Writes `content` into a new file and seals it. `name` shows up in `/proc/*/fd` only.
     pub fn create(name: &str, content: &[u8]) -> io::Result<Self> {
+        Self::write(name, |file| file.write_all(content))
+    }
+
+    /// A new file with what `content` writes, sealed.
+    pub fn write(
+        name: &str,
+        content: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let name = CString::new(name)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let mut file = memory_file::create(&name)?;
-        file.write_all(content)?;
+        content(&mut file)?;
         memory_file::seal(&file)?;
         Ok(Self(file))
     }

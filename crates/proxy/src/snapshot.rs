@@ -4,12 +4,13 @@
 //! old: its policies and revocations may be outdated. It never holds keys.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_wire::proto::ambit::snapshot::Snapshot;
+use bytes::Bytes;
 use prost::Message as _;
 
 /// Largest file that is read: many times a view of 100,000 workloads.
@@ -105,7 +106,7 @@ pub(crate) fn load(
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(failed)?;
-    let decoded = Snapshot::decode(bytes.as_slice());
+    let decoded = Snapshot::decode(Bytes::from(bytes));
     let snapshot =
         decoded.map_err(|source| SnapshotError::Decode { path: path.to_owned(), source })?;
     let age_seconds = unix_seconds(now).saturating_sub(snapshot.created_unix);
@@ -118,12 +119,15 @@ pub(crate) fn load(
     Ok(Some(snapshot))
 }
 
-/// Replaces the snapshot as a whole. Blocks on the disk.
-pub(crate) fn save(path: &Path, snapshot: &Snapshot) -> Result<(), SnapshotError> {
+/// Replaces the snapshot as a whole by what `content` writes. Blocks on the disk.
+pub(crate) fn save(
+    path: &Path,
+    content: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<(), SnapshotError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}", std::process::id()));
     let temporary = PathBuf::from(temporary);
-    let written = write_new(&temporary, &snapshot.encode_to_vec());
+    let written = write_new(&temporary, content);
     let replaced = written.and_then(|()| fs::rename(&temporary, path));
     replaced.map_err(|source| {
         // What is left of a failed attempt helps nobody; the error that counts is the first.
@@ -132,13 +136,13 @@ pub(crate) fn save(path: &Path, snapshot: &Snapshot) -> Result<(), SnapshotError
     })
 }
 
-fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+fn write_new(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(content)?;
+    content(&mut file)?;
     file.sync_all()
 }
 
@@ -150,6 +154,7 @@ pub(crate) fn unix_seconds(time: SystemTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -166,12 +171,16 @@ mod tests {
         Snapshot { resources: Vec::new(), crl_pem, created_unix: unix_seconds(now) }
     }
 
+    fn put(path: &Path, snapshot: &Snapshot) {
+        save(path, |file| file.write_all(&snapshot.encode_to_vec())).expect("saved");
+    }
+
     #[test]
     fn what_was_saved_is_loaded_until_it_is_too_old() {
         in_directory(|path| {
             let now = SystemTime::now();
             assert!(load(path, DAY, now).expect("nothing there").is_none());
-            save(path, &snapshot(now)).expect("saved");
+            put(path, &snapshot(now));
             let mode = fs::metadata(path).expect("there").permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
             assert_eq!(load(path, DAY, now + DAY).expect("in date"), Some(snapshot(now)));
@@ -189,7 +198,7 @@ mod tests {
     fn a_file_that_others_may_touch_is_refused() {
         in_directory(|path| {
             let now = SystemTime::now();
-            save(path, &snapshot(now)).expect("saved");
+            put(path, &snapshot(now));
             fs::set_permissions(path, fs::Permissions::from_mode(0o640)).expect("chmod");
             let exposed = load(path, DAY, now);
             assert!(matches!(exposed, Err(SnapshotError::Exposed { mode: 0o640, .. })));
@@ -200,9 +209,9 @@ mod tests {
     fn damage_is_an_error_and_the_next_save_repairs_it() {
         in_directory(|path| {
             let now = SystemTime::now();
-            write_new(path, b"\xff\xff\xff").expect("written");
+            write_new(path, |file| file.write_all(b"\xff\xff\xff")).expect("written");
             assert!(matches!(load(path, DAY, now), Err(SnapshotError::Decode { .. })));
-            save(path, &snapshot(now)).expect("saved");
+            put(path, &snapshot(now));
             assert!(load(path, DAY, now).expect("repaired").is_some());
         });
     }

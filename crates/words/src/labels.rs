@@ -66,3 +66,5 @@ pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// The taint that Istio's CNI plugin, and the node agent by default, take away from a ready node.
 pub const ISTIO_NOT_READY: &str = "cni.istio.io/not-ready";
+/// On a pod: the uid of the Job that it runs for.
+pub const JOB_CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";

@@ -485,7 +485,7 @@ mod tests {
         Name:           node-1
         Labels:         disk=ssd
         Annotations:    <none>
-        Created:
+        Created:        <none>
         Taints:         a=b:NoExecute, c:NoSchedule
         Unschedulable:  true
         Addresses:      10.9.0.1

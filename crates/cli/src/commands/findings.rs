@@ -133,8 +133,8 @@ mod tests {
             ),
         ];
         let expected = "pod not ready: app/loop: Running, 4 restarts: CrashLoopBackOff: container \
-                        web exited with 1\npod not ready: app/nowhere: Pending: Unschedulable: no \
-                        node takes it: node-1 has no label a=b\n";
+                        web exited with 1\npod not ready: app/nowhere: Pending: Unschedulable: \
+                        0/1 nodes are available: 1 node(s) were unschedulable\n";
         assert_eq!(pods_text(&of_machine(&pods)), expected);
     }
 

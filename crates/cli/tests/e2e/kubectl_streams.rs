@@ -118,7 +118,7 @@ async fn a_command_has_outputs_and_a_code(api: &Api) {
     assert_eq!((&output[..], &errors[..]), (&b"out\n"[..], &b"err\n"[..]));
     assert_eq!(status["reason"], "NonZeroExitCode", "{status}");
     assert_eq!(status["details"]["causes"][0]["message"], "3", "{status}");
-    let mut socket = open(api, &shell("sleep 1000", ""), CHANNELS).await.expect("a command");
+    let mut socket = open(api, &shell("true", ""), CHANNELS).await.expect("a command");
     assert_eq!(all(&mut socket).await.2["status"], "Success");
 }
 

@@ -4,7 +4,7 @@
 //! As in Kubernetes no budget for disruptions is asked. A pod that has ended stays: its log is of
 //! use, and it uses nothing of its node.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
@@ -12,6 +12,9 @@ use super::schedule::{NodeView, drives_out, leaves_at};
 use super::{decode, text};
 use crate::objects::{ObjectRef, Store};
 use crate::registry::{Mirror, Phase};
+
+/// How long a pod stays at least.
+const STAY_MIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// The pods that have to go now.
 pub(super) fn pods(
@@ -47,16 +50,15 @@ fn leaving<'a>(
         let is_there = value.pointer("/metadata/deletionTimestamp").is_none();
         let since = since(value)?;
         let at = leaves_at(&decode::<Pod>(value), node, since).filter(|_| is_there)?;
-        Some((object, value, at))
+        // Whoever makes it again would do so without end in one and the same moment.
+        Some((object, value, at.max(since.saturating_add(STAY_MIN).ok()?)))
     })
 }
 
-/// Since when a pod is on its node, or is there at all.
+/// Since when a pod is on its node, if it is: one that only names a node may have to wait.
 fn since(pod: &Value) -> Option<Timestamp> {
-    let time = |pointer| text(pod, pointer).parse().ok();
-    let scheduled = text(pod, "/status/conditions/0/status") == "True";
-    let placed = time("/status/conditions/0/lastTransitionTime").filter(|_| scheduled);
-    placed.or_else(|| time("/metadata/creationTimestamp"))
+    let is_placed = text(pod, "/status/conditions/0/status") == "True";
+    text(pod, "/status/conditions/0/lastTransitionTime").parse().ok().filter(|_| is_placed)
 }
 
 #[cfg(test)]
@@ -73,10 +75,10 @@ mod tests {
         let layout = Layout::new(root.path());
         let mut store = Store::create(layout.clone()).expect("a store");
         let at = |seconds: u8| format!("2026-01-31T12:00:{seconds:02}Z");
-        let mut pod = |name: &str, tolerations: Value| {
+        let mut pod = |name: &str, tolerations: Value, is_placed: &str| {
             let object = ObjectRef::new(Kind::Pod, Some("a"), name);
             let placed =
-                json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": at(5)});
+                json!({"type": "PodScheduled", "status": is_placed, "lastTransitionTime": at(5)});
             let value = json!({
                 "metadata": {"name": name, "namespace": "a"},
                 "spec": {"nodeName": "node-1", "containers": [], "tolerations": tolerations},
@@ -84,12 +86,14 @@ mod tests {
             });
             store.write(object, value, &at(0)).expect("it is stored");
         };
-        pod("plain", json!([]));
-        pod("stays", json!([{"operator": "Exists"}]));
+        pod("plain", json!([]), "True");
+        pod("waits-for-its-node", json!([]), "False");
+        pod("stays", json!([{"operator": "Exists"}]), "True");
         pod(
             "waits",
             json!([{"key": "k", "operator": "Exists", "effect": "NoExecute",
             "tolerationSeconds": 10}]),
+            "True",
         );
         let reported = Mirror::new(&layout);
         let node = |taints: Value| {
@@ -102,6 +106,7 @@ mod tests {
             (going.join(" "), next_time(&store, nodes, now).map(|it| it.to_string()))
         };
         let tainted = node(json!([{"key": "k", "effect": "NoExecute", "timeAdded": at(3)}]));
+        assert_eq!(names(&tainted, 5), (String::new(), Some(at(6))));
         assert_eq!(names(&tainted, 6), ("plain".to_owned(), Some(at(15))));
         assert_eq!(names(&tainted, 15), ("plain waits".to_owned(), None));
         let barred = node(json!([{"key": "k", "effect": "NoSchedule"}]));

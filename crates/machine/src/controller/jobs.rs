@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use ambit_words::labels::JOB_CONTROLLER_UID;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use crate::registry::Phase;
 
 /// Labels that name a pod's Job, by name and by uid; the short ones are those of old releases.
 const JOB_NAME: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
-const CONTROLLER_UID: [&str; 2] = ["batch.kubernetes.io/controller-uid", "controller-uid"];
+const CONTROLLER_UID: [&str; 2] = [JOB_CONTROLLER_UID, "controller-uid"];
 /// The variable that says which index a pod has.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 /// Pods that may fail where a Job does not say.

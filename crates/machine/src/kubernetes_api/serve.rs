@@ -14,7 +14,7 @@ use std::time::Duration;
 use ambit_kubeapi::{Call, History, Listing, Request, Single, Status};
 use ambit_tls::edge::EdgeAcceptor;
 use http::header::{ACCEPT, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WARNING};
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -142,6 +142,12 @@ async fn try_answer(
         Call::GetScale(single) => {
             let shown = |_: &Single, found: &Value| ambit_kubeapi::scale(found);
             Ok(json(&get(server, single, shown, held).await?))
+        }
+        Call::Review(syntax) => {
+            let body = write::parse(syntax, &whole_body(incoming).await?)?;
+            let mut response = json(&server.api.review(body)?);
+            *response.status_mut() = StatusCode::CREATED;
+            Ok(response)
         }
         Call::Write(write) => {
             let body = whole_body(incoming).await?;

@@ -73,14 +73,14 @@ pub(super) async fn port_forward(
         running(&machine, &of.namespace, &of.pod)
     });
     let pod = pod.await?;
-    let (name, forwards) = (pod.name.clone(), Arc::clone(&server.forwards));
-    let connect = port_forward::connect_within(Arc::clone(&server.machine), pod, forwards);
+    let (name, room) = (pod.name.clone(), Arc::clone(&server.forwards));
+    let connect = port_forward::connect_within(Arc::clone(&server.machine), pod);
     let is_web_socket = upgrade.is_web_socket();
     carry(held, request, move |connection| async move {
         if is_web_socket {
             let (near, far) = tokio::io::duplex(TUNNEL_SIZE_BYTES);
             let serving = async {
-                port_forward::serve(near, &name, connect).await;
+                port_forward::serve(near, &name, connect, room).await;
                 std::future::pending().await
             };
             // A tunnel also ends when nothing is served in it any more.
@@ -89,7 +89,7 @@ pub(super) async fn port_forward(
                 () = serving => {}
             }
         } else {
-            port_forward::serve(connection, &name, connect).await;
+            port_forward::serve(connection, &name, connect, room).await;
         }
     });
     Ok(upgrade.response())

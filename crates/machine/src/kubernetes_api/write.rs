@@ -63,7 +63,7 @@ pub(super) async fn carry_out(
     server.with_history(change).await?
 }
 
-fn parse(syntax: Syntax, body: &[u8]) -> Result<Option<Value>, Status> {
+pub(super) fn parse(syntax: Syntax, body: &[u8]) -> Result<Option<Value>, Status> {
     if body.is_empty() {
         return Ok(None);
     }

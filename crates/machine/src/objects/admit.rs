@@ -34,6 +34,8 @@ const APPLY_OBJECTS_MAX: usize = 100_000;
 
 /// Highest number of a user or group, as in Kubernetes.
 const USER_MAX: u64 = i32::MAX as u64;
+/// Fields of a pod's spec whose empty name means none.
+const NAMES: [&str; 3] = ["nodeName", "serviceAccount", "serviceAccountName"];
 /// Fields of a security context that are such numbers, or lists of them.
 const USER_FIELDS: [&str; 4] = ["runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"];
 
@@ -490,6 +492,9 @@ impl Draft<'_> {
         spec: &mut Value,
         admission: &Admission,
     ) -> Result<(), ApplyError> {
+        if let Some(spec) = spec.as_object_mut() {
+            spec.retain(|field, value| !NAMES.contains(&&**field) || value != "");
+        }
         default_to(spec, "/serviceAccountName", json!("default"));
         default_to(spec, "/restartPolicy", json!("Always"));
         default_to(spec, "/terminationGracePeriodSeconds", json!(30));

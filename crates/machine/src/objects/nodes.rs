@@ -114,7 +114,7 @@ fn spec(
     let is_closed = asked.is_some_and(|asked| asked["unschedulable"] == true);
     let mut taints = list(asked);
     // As in Kubernetes it follows the field.
-    taints.retain(|taint| taint["key"] != UNSCHEDULABLE);
+    taints.retain(|taint| taint["key"] != UNSCHEDULABLE || taint["effect"] != "NoSchedule");
     if is_closed {
         spec["unschedulable"] = json!(true);
         taints.push(json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"}));

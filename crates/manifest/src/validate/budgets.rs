@@ -28,6 +28,25 @@ pub(crate) fn budget(budget: &PodDisruptionBudget, issues: &mut Issues) {
             );
         }
     }
+    let selector = spec.selector.as_ref().and_then(|it| it.match_expressions.as_deref());
+    for (index, expression) in selector.unwrap_or_default().iter().enumerate() {
+        let at = at.field("selector").field("matchExpressions").index(index);
+        let operators = ["In", "NotIn", "Exists", "DoesNotExist"];
+        one_of(Some(&expression.operator), &operators, &at.field("operator"), issues);
+        let has_values = expression.values.as_ref().is_some_and(|values| !values.is_empty());
+        let wants_values = match &*expression.operator {
+            "In" | "NotIn" => true,
+            "Exists" | "DoesNotExist" => false,
+            _ => continue,
+        };
+        if wants_values != has_values {
+            issues.error(
+                &at.field("values"),
+                "In and NotIn need values, and Exists and DoesNotExist have none",
+                "list the values of the label, or use another operator",
+            );
+        }
+    }
     let policies = ["IfHealthyBudget", "AlwaysAllow"];
     let policy = spec.unhealthy_pod_eviction_policy.as_deref();
     one_of(policy, &policies, &at.field("unhealthyPodEvictionPolicy"), issues);

@@ -55,14 +55,6 @@ pub(crate) fn service(service: &Service, issues: &mut Issues) {
 fn service_kind(spec: &ServiceSpec, at: &Path, issues: &mut Issues) {
     let kinds = ["ClusterIP", "NodePort", "LoadBalancer"];
     one_of(spec.type_.as_deref(), &kinds, &at.field("type"), issues);
-    if matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer")) {
-        issues.warn(
-            &at.field("type"),
-            "there is nothing outside of this machine that could reach a node port or load \
-             balancer",
-            "the Service works inside the mesh as a ClusterIP",
-        );
-    }
     let ips = spec.cluster_ip.iter().chain(spec.cluster_ips.iter().flatten());
     for ip in ips.filter(|ip| !ip.is_empty() && *ip != "None") {
         if ip.parse::<IpAddr>().is_err() {

@@ -31,11 +31,14 @@ pub(crate) fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
     }
     let policies = ["Always", "OnFailure", "Never"];
     one_of(spec.restart_policy.as_deref(), &policies, &at.field("restartPolicy"), issues);
-    if let Some(account) = &spec.service_account_name {
+    // Templates write an empty name where they mean none.
+    let written = |name: &Option<String>| name.clone().filter(|it| !it.is_empty());
+    let account = written(&spec.service_account_name);
+    if let Some(account) = &account {
         require(issues, &at.field("serviceAccountName"), names::dns_subdomain, account);
     }
-    if let Some(account) = &spec.service_account
-        && spec.service_account_name.as_ref() != Some(account)
+    if let Some(old) = written(&spec.service_account)
+        && account != Some(old)
     {
         issues.error(
             &at.field("serviceAccount"),

@@ -5,7 +5,7 @@
 //! half a view would let through what the other half forbids.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -155,7 +155,7 @@ impl Kept {
     pub(super) fn messages(&self) -> io::Result<Vec<Message<ToWorker>>> {
         let mut messages = Vec::with_capacity(self.certificates.len() + 1);
         if self.complete {
-            let view = Sealed::create("view", &self.snapshot().encode_to_vec())?;
+            let view = Sealed::write("view", |file| self.write(file))?;
             messages.push(Message::with_file(ToWorker::View, view));
         }
         messages.extend(
@@ -166,9 +166,9 @@ impl Kept {
         Ok(messages)
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let created = snapshot::unix_seconds(self.confirmed);
-        self.retained.snapshot(self.crl_pem.clone(), created)
+        self.retained.write(self.crl_pem.clone(), created, to)
     }
 
     fn mark_dirty(&mut self) {
@@ -199,7 +199,7 @@ impl Kept {
         let seen = disk.seen.clone();
         let saving = tokio::task::spawn_blocking(move || {
             let start = std::time::Instant::now();
-            let outcome = snapshot::save(&path, &retained.snapshot(crl_pem, created));
+            let outcome = snapshot::save(&path, |file| retained.write(crl_pem, created, file));
             *seen.lock().expect("no holder panics") = stamp(&path);
             (start.elapsed(), outcome)
         });
@@ -217,7 +217,7 @@ impl Kept {
         if disk.dirty && self.complete {
             disk.dirty = false;
             let path = disk.path.clone();
-            report(snapshot::save(&path, &self.snapshot()));
+            report(snapshot::save(&path, |file| self.write(file)));
         }
     }
 
@@ -255,18 +255,26 @@ fn report(outcome: Result<(), SnapshotError>) {
 mod tests {
     use super::*;
 
+    fn put(path: &Path, created_unix: i64) {
+        let empty = Retained::default();
+        snapshot::save(path, |file| empty.write(String::new(), created_unix, file))
+            .expect("written");
+    }
+
     #[test]
     fn a_view_from_the_disk_is_as_old_as_it_was() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("snapshot");
         let now = SystemTime::now();
         let created_unix = snapshot::unix_seconds(now) - 3600;
-        let written = Retained::default().snapshot(String::new(), created_unix);
-        snapshot::save(&path, &written).expect("written");
+        put(&path, created_unix);
         let max_age = Duration::from_secs(86_400);
         let kept = Kept::load(&config::Snapshot::File { path, max_age }, now);
         assert!(kept.complete);
-        assert_eq!(kept.snapshot().created_unix, created_unix);
+        let mut written = Vec::new();
+        kept.write(&mut written).expect("memory takes it");
+        let written = Snapshot::decode(&*written).expect("a snapshot");
+        assert_eq!(written.created_unix, created_unix);
     }
 
     #[tokio::test]
@@ -274,18 +282,18 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("snapshot");
         let now = SystemTime::now();
-        let written = Retained::default().snapshot(String::new(), snapshot::unix_seconds(now));
+        let created_unix = snapshot::unix_seconds(now);
         let settings =
             config::Snapshot::File { path: path.clone(), max_age: Duration::from_secs(86_400) };
         for is_followed in [false, true] {
-            snapshot::save(&path, &written).expect("written");
+            put(&path, created_unix);
             let mut kept = Kept::load(&settings, now);
             kept.mark_dirty();
             kept.save_if_due().await;
             // Waits for what is being written.
             kept.save_last().await;
             if is_followed {
-                snapshot::save(&path, &written).expect("written");
+                put(&path, created_unix);
             }
             kept.clear_disk().await;
             assert_eq!(path.exists(), is_followed);

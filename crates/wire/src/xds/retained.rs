@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -80,15 +80,25 @@ impl Retained {
         Ok(())
     }
 
-    /// Everything held, for keeping elsewhere. The order is that of names.
-    pub fn snapshot(&self, crl_pem: String, created_unix: i64) -> Snapshot {
-        let all = self.types.iter().flat_map(|(resource_type, shelf)| {
-            let type_url = resource_type.url();
-            shelf.iter().map(|it| Resource { type_url: type_url.to_owned(), ..it })
-        });
-        let mut resources: Vec<_> = all.collect();
-        resources.sort_by(|a, b| (&a.type_url, &a.name).cmp(&(&b.type_url, &b.name)));
-        Snapshot { resources, crl_pem, created_unix }
+    /// Writes everything held as one encoded [`Snapshot`], in no particular order.
+    ///
+    /// A block at a time: all of it opened at once would be many times what is held. Encoded
+    /// messages that follow one another are one message, with the resources of all.
+    pub fn write(&self, crl_pem: String, created_unix: i64, to: &mut impl Write) -> io::Result<()> {
+        let mut encoded = Vec::new();
+        for (resource_type, shelf) in &self.types {
+            for block in &shelf.blocks {
+                let typed = |it| Resource { type_url: resource_type.url().to_owned(), ..it };
+                let resources = block.open().map(restored).map(typed).collect();
+                encoded.clear();
+                Snapshot { resources, ..Snapshot::default() }
+                    .encode(&mut encoded)
+                    .map_err(io::Error::other)?;
+                to.write_all(&encoded)?;
+            }
+        }
+        let end = Snapshot { resources: Vec::new(), crl_pem, created_unix };
+        to.write_all(&end.encode_to_vec())
     }
 
     /// How many resources are held.
@@ -154,16 +164,6 @@ impl Shelf {
         }
         self.blocks = of_block.into_iter().map(Block::new).collect();
     }
-
-    fn iter(&self) -> impl Iterator<Item = Resource> {
-        self.blocks.iter().flat_map(Block::open).map(|(name, kept)| {
-            let version = match kept.version.strip_prefix(OWN_VERSION) {
-                Some(version) => version.to_owned(),
-                None => content_version(&kept.body),
-            };
-            Resource { name, version, ..kept }
-        })
-    }
 }
 
 /// Resources, compressed; nothing when there are none.
@@ -192,6 +192,15 @@ impl Block {
         let kept = Snapshot::decode(Bytes::from(plain)).expect("encoded here");
         kept.resources.into_iter().map(|mut it| (std::mem::take(&mut it.name), it))
     }
+}
+
+/// As it was, but for its type.
+fn restored((name, kept): (String, Resource)) -> Resource {
+    let version = match kept.version.strip_prefix(OWN_VERSION) {
+        Some(version) => version.to_owned(),
+        None => content_version(&kept.body),
+    };
+    Resource { name, version, ..kept }
 }
 
 /// Without what can be found out again: the type, and a version that is the hash of the body.
@@ -230,8 +239,17 @@ mod tests {
         Delta { type_url: type_url.to_owned(), resources, removed }
     }
 
+    /// What is written, in the order of names.
+    fn snapshot(retained: &Retained) -> Snapshot {
+        let mut written = Vec::new();
+        retained.write("CRL".to_owned(), 7, &mut written).expect("memory takes it");
+        let mut snapshot = Snapshot::decode(&*written).expect("one message");
+        snapshot.resources.sort_by(|a, b| (&a.type_url, &a.name).cmp(&(&b.type_url, &b.name)));
+        snapshot
+    }
+
     fn check(retained: &Retained, expected: &BTreeMap<String, Resource>) {
-        let held = retained.snapshot(String::new(), 0).resources;
+        let held = snapshot(retained).resources;
         assert_eq!(held, expected.values().cloned().collect::<Vec<_>>());
         assert_eq!(retained.len(), expected.len());
     }
@@ -280,9 +298,10 @@ mod tests {
         broken.resources.push(Bytes::from_static(&[0xff]));
         assert!(matches!(retained.apply(broken), Err(DeltaError::Resource(_))));
         assert_eq!(retained.len(), 2);
-        let snapshot = retained.snapshot(String::new(), 0);
-        assert!(both.iter().all(|it| snapshot.resources.contains(it)), "{snapshot:?}");
-        let again = Retained::from_snapshot(snapshot.clone()).expect("known types");
-        assert_eq!(again.snapshot(String::new(), 0), snapshot);
+        let held = snapshot(&retained);
+        assert_eq!((&*held.crl_pem, held.created_unix), ("CRL", 7));
+        assert!(both.iter().all(|it| held.resources.contains(it)), "{held:?}");
+        let again = Retained::from_snapshot(held.clone()).expect("known types");
+        assert_eq!(snapshot(&again), held);
     }
 }

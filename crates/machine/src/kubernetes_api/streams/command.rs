@@ -267,14 +267,15 @@ impl Output {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::{Read as _, Write as _};
     use std::thread;
 
     use super::*;
     use crate::pod::{ExecAnswer, answer};
 
-    fn exec(tty: bool) -> Exec {
+    /// A command that has all files, and with a terminal no output for errors.
+    pub(in super::super) fn exec(tty: bool) -> Exec {
         Exec {
             namespace: "a".to_owned(),
             pod: "web".to_owned(),

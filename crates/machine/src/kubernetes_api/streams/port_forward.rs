@@ -14,7 +14,7 @@ use hyper::body::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::spdy::{Event, Outbox, Session, SessionError, header};
@@ -40,15 +40,12 @@ pub(super) struct Connected {
     ended: BoxFuture<'static, Result<(), String>>,
 }
 
-/// How ports of a pod are connected to, while there is room: by the pod's init, as for `ambit
-/// port-forward`.
-pub(super) fn connect_within(machine: Arc<Machine>, pod: PodInfo, room: Arc<Semaphore>) -> Connect {
+/// How ports of a pod are connected to: by the pod's init, as for `ambit port-forward`.
+pub(super) fn connect_within(machine: Arc<Machine>, pod: PodInfo) -> Connect {
     let pod = Arc::new(pod);
     Arc::new(move |port| {
         let (machine, pod) = (Arc::clone(&machine), Arc::clone(&pod));
-        let held = Arc::clone(&room).try_acquire_owned();
         Box::pin(async move {
-            let held = held.map_err(|_| "too many connections to pods at once".to_owned())?;
             let failed = |error: io::Error| error.to_string();
             let (socket, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
@@ -56,7 +53,6 @@ pub(super) fn connect_within(machine: Arc<Machine>, pod: PodInfo, room: Arc<Sema
             let request = PodRequest::Forward { port };
             let asked = ask_as_caller(&machine, &pod, &request, &[theirs.into()]).await?;
             let ended = async move {
-                let _held = held;
                 let answer = answer_of(&asked).await;
                 answer.map(drop).map_err(|error| ambit_words::error_chain(&error))
             };
@@ -78,8 +74,11 @@ struct Forwarding<R> {
     session: Session<R>,
     outbox: Outbox,
     connect: Connect,
-    /// Error streams that wait for the stream of bytes, by the number of the connection.
-    waiting: HashMap<String, u32>,
+    /// For the connections of all clients.
+    room: Arc<Semaphore>,
+    /// Error streams that wait for the stream of bytes, by the number of the connection, and its
+    /// place.
+    waiting: HashMap<String, (u32, OwnedSemaphorePermit)>,
     /// By the stream of bytes.
     open: HashMap<u32, Open>,
     /// Each answers with its stream of bytes.
@@ -94,7 +93,7 @@ struct Purpose {
 }
 
 /// Carries a client's connections until it ends.
-pub(super) async fn serve<S>(connection: S, pod: &str, connect: Connect)
+pub(super) async fn serve<S>(connection: S, pod: &str, connect: Connect, room: Arc<Semaphore>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -102,7 +101,7 @@ where
     let (session, outbox, outgoing) = Session::new(reader);
     let forwarding = async {
         let (waiting, open, carrying) = (HashMap::new(), HashMap::new(), JoinSet::new());
-        let mut forwarding = Forwarding { session, outbox, connect, waiting, open, carrying };
+        let mut forwarding = Forwarding { session, outbox, connect, room, waiting, open, carrying };
         if let Err(error) = forwarding.run(pod).await {
             forwarding.session.end(&error).await;
         }
@@ -140,7 +139,7 @@ impl<R: AsyncRead + Unpin> Forwarding<R> {
                 }
                 Event::Reset { stream } => {
                     self.open.remove(&stream);
-                    self.waiting.retain(|_, error| *error != stream);
+                    self.waiting.retain(|_, (error, _)| *error != stream);
                 }
             }
         }
@@ -167,14 +166,17 @@ impl<R: AsyncRead + Unpin> Forwarding<R> {
             if self.waiting.contains_key(&request) {
                 return self.session.refuse(stream, ResetCode::ProtocolError).await;
             }
-            if self.waiting.len() + self.open.len() >= CONNECTIONS_MAX {
+            // kubectl ends with all its connections if it is told on the stream of errors.
+            let held = Arc::clone(&self.room).try_acquire_owned().ok();
+            let is_full = self.waiting.len() + self.open.len() >= CONNECTIONS_MAX;
+            let Some(held) = held.filter(|_| !is_full) else {
                 return self.session.refuse(stream, ResetCode::Refused).await;
-            }
+            };
             self.session.accept(stream).await?;
-            self.waiting.insert(request, stream);
+            self.waiting.insert(request, (stream, held));
             return Ok(());
         }
-        let Some(error) = self.waiting.remove(&request) else {
+        let Some((error, held)) = self.waiting.remove(&request) else {
             return self.session.refuse(stream, ResetCode::ProtocolError).await;
         };
         self.session.accept(stream).await?;
@@ -186,6 +188,7 @@ impl<R: AsyncRead + Unpin> Forwarding<R> {
         self.carrying.spawn(async move {
             let mut answer = Answer { stream, outbox: outbox.clone(), is_over: false };
             let carried = carry(connect(port), &mut answer, received, is_cut).await;
+            drop(held);
             let said = carried.map_err(|reason| format!("error forwarding {place}: {reason}"));
             let said = said.err().unwrap_or_default();
             // A client that is gone needs none.
@@ -315,6 +318,10 @@ mod tests {
         })
     }
 
+    fn room(connections: usize) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(connections))
+    }
+
     async fn write(client: &mut DuplexStream, frames: &[Vec<u8>]) {
         client.write_all(&frames.concat()).await.expect("written");
     }
@@ -327,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn one_half_ends_before_the_other() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
-        let serving = serve(server, "web", shouting());
+        let serving = serve(server, "web", shouting(), room(9));
         let asking = async move {
             write(&mut client, &[open(1, true, &ERROR), FrameWriter::data(1, &[], true)]).await;
             opened(&mut client, 1).await;
@@ -350,7 +357,7 @@ mod tests {
     #[tokio::test]
     async fn an_error_is_said_and_the_rest_goes_on() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
-        let serving = serve(server, "web", shouting());
+        let serving = serve(server, "web", shouting(), room(9));
         let asking = async move {
             let other = |kind| [("port", "81"), ("requestid", "7"), ("streamtype", kind)];
             write(&mut client, &[open(1, true, &other("error"))]).await;
@@ -380,6 +387,29 @@ mod tests {
         tokio::join!(serving, asking);
     }
 
+    /// kubectl goes on with its other connections, and tries this one no more.
+    #[tokio::test]
+    async fn one_too_many_is_refused_and_the_rest_goes_on() {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let serving = serve(server, "web", shouting(), room(1));
+        let asking = async move {
+            let second = [("port", "80"), ("requestid", "1"), ("streamtype", "error")];
+            write(&mut client, &[open(1, true, &ERROR), open(3, false, &second)]).await;
+            opened(&mut client, 1).await;
+            let (kind, _, payload) = frame(&mut client).await;
+            assert_eq!((kind, &payload[..]), (0x8003_0003, &[0, 0, 0, 3, 0, 0, 0, 3][..]));
+            write(&mut client, &[open(5, false, &DATA), FrameWriter::data(5, b"hi", true)]).await;
+            opened(&mut client, 5).await;
+            let mut frames = Vec::new();
+            while frames.len() < 3 {
+                frames.push(frame(&mut client).await);
+            }
+            frames.sort();
+            assert_eq!(frames, [(1, 1, vec![]), (5, 0, b"HI".to_vec()), (5, 1, vec![])]);
+        };
+        tokio::join!(serving, asking);
+    }
+
     #[tokio::test]
     async fn a_connection_that_is_reset_ends() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
@@ -404,7 +434,7 @@ mod tests {
                 Ok(Connected { socket, ended: Box::pin(ended) })
             })
         });
-        let serving = serve(server, "web", connect);
+        let serving = serve(server, "web", connect, room(9));
         let asking = async move {
             write(&mut client, &[open(1, true, &ERROR), open(3, false, &DATA)]).await;
             opened(&mut client, 1).await;

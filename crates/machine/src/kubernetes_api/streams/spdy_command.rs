@@ -187,21 +187,9 @@ mod tests {
     use ambit_kubeapi::streams::exited;
     use tokio::io::AsyncWriteExt as _;
 
+    use super::super::command::tests::exec;
     use super::super::spdy::tests::{frame, open};
     use super::*;
-
-    fn exec() -> Exec {
-        Exec {
-            namespace: "a".to_owned(),
-            pod: "web".to_owned(),
-            container: None,
-            command: vec!["cat".to_owned()],
-            stdin: true,
-            stdout: true,
-            stderr: false,
-            tty: true,
-        }
-    }
 
     /// Echoes its input to its end, and exits with the number of lines of its terminal.
     async fn echo(
@@ -263,7 +251,7 @@ mod tests {
             ];
             assert_eq!(seen, expected);
         };
-        let exec = exec();
+        let exec = exec(true);
         tokio::join!(asking, command(server, &exec, echo));
     }
 
@@ -275,7 +263,7 @@ mod tests {
             let (kind, ..) = frame(&mut client).await;
             assert_eq!(kind, 0x8003_0007);
         };
-        let exec = exec();
+        let exec = exec(true);
         tokio::join!(asking, command(server, &exec, echo));
     }
 }
