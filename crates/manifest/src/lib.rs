@@ -320,7 +320,7 @@ fn finding(file: &str, document: &Document, object: &str, issue: Issue) -> Findi
 
 fn read_object(kind: Kind, document: &Document, issues: &mut Issues) -> Option<(Typed, Value)> {
     let mut value = document.value.clone();
-    autoscaling::translate(kind, &mut value);
+    autoscaling::complete(kind, &mut value);
     let root = value.as_object_mut().expect("an object, since it has a kind");
     root.insert("apiVersion".to_owned(), Value::from(kind.api_versions()[0]));
     root.remove("status");

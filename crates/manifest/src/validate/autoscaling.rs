@@ -5,6 +5,7 @@ use k8s_openapi::api::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscaler
 
 use super::core::one_of;
 use crate::finding::{Issues, Path};
+use crate::quantity::quantity;
 
 /// Longest window in which recommendations are remembered.
 const WINDOW_MAX_S: i32 = 3600;
@@ -51,21 +52,34 @@ pub(crate) fn autoscaler(autoscaler: &HorizontalPodAutoscaler, issues: &mut Issu
     }
 }
 
+/// Its type names the one field that it has.
 fn target(target: &MetricTarget, at: &Path, issues: &mut Issues) {
-    let utilization = target.average_utilization;
-    match target.type_.as_str() {
-        "Utilization" if utilization.is_none_or(|percent| percent < 1) => issues.error(
-            &at.field("averageUtilization"),
-            "it must be greater than 0",
-            "write a percentage of what the pods request",
+    let (percent, amount) = (target.average_utilization, &target.average_value);
+    let is_amount = amount.as_ref().is_some_and(|it| quantity(&it.0, 0).is_some_and(|it| it > 0));
+    let (percent_field, amount_field) = ("averageUtilization", "averageValue");
+    let (own, is_good, form, other, has_other) = match target.type_.as_str() {
+        "Utilization" => (
+            percent_field,
+            percent.is_some_and(|percent| percent > 0),
+            "a percentage of what the pods request",
+            amount_field,
+            amount.is_some(),
         ),
-        "AverageValue" if target.average_value.is_none() => issues.error(
-            &at.field("averageValue"),
-            "a target of type AverageValue needs it",
-            "write an amount, such as 500m",
-        ),
-        "Utilization" | "AverageValue" => {}
-        other => one_of(Some(other), &["Utilization", "AverageValue"], &at.field("type"), issues),
+        "AverageValue" => {
+            (amount_field, is_amount, "an amount, such as 500m", percent_field, percent.is_some())
+        }
+        other => {
+            let types = ["Utilization", "AverageValue"];
+            return one_of(Some(other), &types, &at.field("type"), issues);
+        }
+    };
+    if !is_good {
+        let what = format!("a target of type {} needs it, greater than 0", target.type_);
+        issues.error(&at.field(own), what, format!("write {form}"));
+    }
+    if has_other {
+        let what = format!("a target of type {} has no such field", target.type_);
+        issues.error(&at.field(other), what, "remove it, or change the type");
     }
 }
 
