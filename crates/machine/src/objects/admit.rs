@@ -378,10 +378,12 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
 fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
     match (kind.name(), value.get("spec"), value.pointer("/spec/template/spec")) {
         ("HorizontalPodAutoscaler", Some(spec), _) => autoscaler_fields::without_effect(spec),
-        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec"),
+        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec", false),
         (_, _, Some(spec)) if kind.has_pod_template() => {
             let own = workload_fields::without_effect(kind, value);
-            own.chain(pod_fields::without_effect(spec, "spec.template.spec")).collect()
+            let is_scalable = autoscaler_fields::SCALABLE.contains(&kind);
+            let path = "spec.template.spec";
+            own.chain(pod_fields::without_effect(spec, path, is_scalable)).collect()
         }
         ("CronJob", Some(spec), _) => {
             let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"]);
@@ -435,8 +437,7 @@ impl Draft<'_> {
             }
             "CronJob" => self.admit_cron_job(object, &mut value, old.as_ref(), admission)?,
             "HorizontalPodAutoscaler" => {
-                default_to(&mut value, "/spec/minReplicas", json!(1));
-                keep_status(&mut value, old.as_ref());
+                Self::admit_autoscaler(object, &mut value, old.as_ref())?;
             }
             "Gateway" | "ListenerSet" | "PodDisruptionBudget" => {
                 keep_status(&mut value, old.as_ref());
