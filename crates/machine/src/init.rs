@@ -4,7 +4,7 @@
 //! When it ends, in whatever way, the kernel ends everything else. So nothing needs to be cleaned
 //! up here, and nothing here may live outside this process tree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,7 @@ use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
 use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
 use crate::addresses::NodeNetwork;
-use crate::controller::autoscale::{self, Autoscaler};
+use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
 use crate::events::Events;
 use crate::layout::Layout;
@@ -82,7 +82,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     kubernetes_api::listen(&machine)?;
     let watch = Watch::new(&[machine.layout.pod_statuses()])?;
     let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
-    tokio::spawn(run_autoscaler(Arc::clone(&machine)));
+    let autoscaler = tokio::spawn(run_autoscaler(Arc::clone(&machine)));
     for role in &machine.role_list {
         let netns = machine.members[&role.place].try_clone()?;
         machine.roles.keep(role.clone(), netns, reaper.clone());
@@ -92,6 +92,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     tokio::select! {
         () = machine.end.notified() => Ok(()),
         ended = controllers => Ok(ended.context("the controllers died")??),
+        ended = autoscaler => ended.context("the autoscaler died"),
     }
 }
 
@@ -275,25 +276,27 @@ async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), 
 
 /// Decides again and again how many pods autoscalers want, for ever.
 async fn run_autoscaler(machine: Arc<Machine>) {
-    let mut autoscaler = Autoscaler::default();
+    let (start, mut autoscaler) = (Instant::now(), Autoscaler::default());
     loop {
         sleep(autoscale::INTERVAL).await;
-        let Some(roots) = autoscaled(&machine) else {
+        let Some((roots, ready)) = autoscaled(&machine) else {
             autoscaler = Autoscaler::default();
             continue;
         };
-        let used = match pod_cpu::used(&roots) {
-            Ok(used) => used,
+        let sample = match pod_cpu::sample(&roots) {
+            Ok(sample) => sample,
             Err(error) => {
                 tracing::error!(%error, "cannot read what pods use of processors");
                 continue;
             }
         };
-        let now = Timestamp::now();
-        autoscaler.measure(used, now);
+        let moment = Moment { at: start.elapsed(), now: Timestamp::now() };
+        if !autoscaler.measure(sample, ready, moment.at) {
+            continue;
+        }
         let mut objects = machine.objects();
         let Objects { store, reported, .. } = &mut *objects;
-        let acted = autoscaler.act(store, reported, now).and_then(|()| objects.settle());
+        let acted = autoscaler.act(store, reported, moment).and_then(|()| objects.settle());
         if let Err(error) = acted {
             let error = anyhow::Error::new(error);
             tracing::error!(error = format!("{error:#}"), "an autoscaler cannot write");
@@ -301,12 +304,15 @@ async fn run_autoscaler(machine: Arc<Machine>) {
     }
 }
 
-/// The first process of each pod, and the pod's uid; `None` if there is no autoscaler.
-fn autoscaled(machine: &Machine) -> Option<BTreeMap<i32, String>> {
+/// The first process of each pod with the pod's uid, and the uids of pods that are ready; `None` if
+/// there is no autoscaler.
+fn autoscaled(machine: &Machine) -> Option<(BTreeMap<i32, String>, BTreeSet<String>)> {
     let objects = machine.objects();
     Autoscaler::is_needed(&objects.store).then(|| {
-        let pods = objects.reported.statuses().map(|(_, status)| (status.pid, status.uid.clone()));
-        pods.filter(|(pid, _)| *pid != 0).collect()
+        let all = || objects.reported.statuses().map(|(_, status)| status);
+        let roots = all().filter(|it| it.pid != 0).map(|it| (it.pid, it.uid.clone()));
+        let ready = all().filter(|it| it.ready).map(|it| it.uid.clone());
+        (roots.collect(), ready.collect())
     })
 }
 

@@ -1,13 +1,22 @@
 //! What pods have used of processors so far, read where process 1 is: in the machine's own `/proc`.
 //!
-//! The time of a process that has ended is with the one that waited for it, so that nothing is lost
-//! and sums never fall as long as a pod lives.
+//! The time of a process that has ended is with the one that waited for it. It is lost if nobody
+//! does (SIGCHLD is ignored), and all of a pod's is if its init is started again: a sum can fall.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
 use crate::processes::TICKS_PER_SECOND;
+
+/// What is known of all pods at one time.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    /// How many processors the computer has.
+    pub(crate) processors: usize,
+    /// What each pod, by its uid, has used so far, in milliseconds.
+    pub(crate) used_ms: BTreeMap<String, u64>,
+}
 
 /// A process: its parent, and the time that it and those that it has waited for have used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +25,9 @@ struct Used {
     ms: u64,
 }
 
-/// What the trees of processes below these have used, in milliseconds, by what they are called.
-pub(crate) fn used(roots: &BTreeMap<i32, String>) -> io::Result<BTreeMap<String, u64>> {
+/// What the trees of processes below these have used; each has the uid of its pod.
+pub(crate) fn sample(roots: &BTreeMap<i32, String>) -> io::Result<Sample> {
+    let processors = processors(&fs::read_to_string("/proc/stat")?);
     let mut all = BTreeMap::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -29,17 +39,23 @@ pub(crate) fn used(roots: &BTreeMap<i32, String>) -> io::Result<BTreeMap<String,
             all.insert(pid, used);
         }
     }
-    Ok(sums(&all, roots))
+    Ok(Sample { processors, used_ms: sums(&all, roots) })
+}
+
+/// Each has a line of its own, and they have one together.
+fn processors(stat: &str) -> usize {
+    let own = stat.lines().filter_map(|line| line.strip_prefix("cpu"));
+    own.filter(|rest| rest.starts_with(|it: char| it.is_ascii_digit())).count()
 }
 
 fn read(stat: &str) -> Option<Used> {
     // The program's name, in parentheses, may hold blanks and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    let times = fields.get(11..15)?.iter().map(|it| it.parse::<u64>().ok());
-    let ticks: u64 = times.sum::<Option<u64>>()?;
+    let mut times = fields.get(11..15)?.iter().map(|it| it.parse::<u64>().ok());
+    let ticks = times.try_fold(0_u64, |sum, ticks| Some(sum.saturating_add(ticks?)))?;
     let parent = fields.get(1)?.parse().ok()?;
-    Some(Used { parent, ms: ticks * 1000 / TICKS_PER_SECOND })
+    Some(Used { parent, ms: ticks.saturating_mul(1000 / TICKS_PER_SECOND) })
 }
 
 fn sums(all: &BTreeMap<i32, Used>, roots: &BTreeMap<i32, String>) -> BTreeMap<String, u64> {
@@ -49,7 +65,8 @@ fn sums(all: &BTreeMap<i32, Used>, roots: &BTreeMap<i32, String>) -> BTreeMap<St
         // No process is its own ancestor, but they were not read at one moment.
         let mut above = std::iter::successors(Some(*pid), up).take(all.len());
         if let Some(root) = above.find_map(|pid| roots.get(&pid)) {
-            *sums.entry(root.clone()).or_default() += used.ms;
+            let sum = sums.entry(root.clone()).or_default();
+            *sum = sum.saturating_add(used.ms);
         }
     }
     sums
@@ -68,5 +85,17 @@ mod tests {
         let all = BTreeMap::from([(1, of(0, 5)), (3, of(1, 10)), (7, of(3, 100)), (8, of(1, 7))]);
         let roots = BTreeMap::from([(3, "u".to_owned()), (9, "v".to_owned())]);
         assert_eq!(sums(&all, &roots), BTreeMap::from([("u".to_owned(), 110)]));
+    }
+
+    #[test]
+    fn the_kernel_is_asked() {
+        let own = i32::try_from(std::process::id()).expect("process ids are small");
+        let found = sample(&BTreeMap::from([(own, "u".to_owned())])).expect("/proc is there");
+        assert!(found.processors > 0 && found.used_ms.contains_key("u"), "{found:?}");
+    }
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(processors("cpu  1 2 3\ncpu0 1 2 3\ncpu11 1 2 3\nintr 1\nctxt 2\n"), 2);
     }
 }

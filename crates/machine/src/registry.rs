@@ -33,6 +33,8 @@ pub struct PodStatus {
     pub pod_ips: Vec<IpAddr>,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// Whether it has ever taken any.
+    pub was_ready: bool,
     /// The path of its network namespace inside the machine; empty until there is one.
     pub netns: PathBuf,
     /// The process id of its init inside the machine; 0 until it runs.

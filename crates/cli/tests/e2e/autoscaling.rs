@@ -1,8 +1,8 @@
-//! HorizontalPodAutoscalers of a machine: busy pods become more.
+//! HorizontalPodAutoscalers of a machine: busy pods become more, and fewer again.
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::machine::{Machine, Mesh};
 
@@ -43,7 +43,7 @@ spec:
 ";
 
 #[test]
-fn busy_pods_become_more() {
+fn busy_pods_become_more_and_fewer_again() {
     let machine = Machine::up("autoscaling", Mesh::Off, &[]);
     let warned = machine.apply(&format!("{BUSY}{AUTOSCALER}"));
     let words = "spec.metrics[1] (memory) has no effect on a machine";
@@ -61,7 +61,15 @@ fn busy_pods_become_more() {
     machine.apply(
         &BUSY.replace("app: busy}}\n  template", "app: busy}}\n  minReadySeconds: 1\n  template"),
     );
-    assert_eq!(pods(), 2);
+    let text = machine.run(&["get", "deployment/busy", "-n", "app", "-o", "json"]);
+    let deployment = serde_json::from_str::<Value>(&text).expect("JSON");
+    let spec = &deployment["spec"];
+    assert_eq!((&spec["minReadySeconds"], &spec["replicas"]), (&json!(1), &json!(2)), "{spec}");
+    // Far from what they may use now, they become fewer at once.
+    let idle = AUTOSCALER.replace("averageUtilization: 50}", "averageUtilization: 100000}");
+    let at_once = "  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}\n";
+    machine.apply(&format!("{idle}{at_once}").replace("---", ""));
+    machine.wait("there is one", SCALED, || pods() == 1);
     let older = AUTOSCALER.split("  metrics:").next().expect("the first part");
     let older = older.replace("autoscaling/v2", "autoscaling/v1").replace("---", "");
     machine.apply(&format!("{older}  targetCPUUtilizationPercentage: 40\n"));
