@@ -64,4 +64,5 @@ pub use protobuf::{ProtobufError, protobuf};
 pub use request::{Listing, Request, Single};
 pub use resource::Resource;
 pub use status::{Cause, Status, deleted};
+pub use table::autoscaler_targets;
 pub use write::{Action, GENERATED_LEN, Syntax, UnknownFields, Write};

@@ -347,6 +347,38 @@ mod tests {
         assert_eq!(found["spec"]["resourceAttributes"], asked);
     }
 
+    #[test]
+    fn an_autoscaler_keeps_all_of_its_parts() {
+        let target = [bytes(1, "Utilization"), number(4, 50)].concat();
+        let cpu = [bytes(1, "cpu"), bytes(2, target)].concat();
+        let queue = bytes(2, [bytes(1, "AverageValue"), bytes(3, bytes(1, "5"))].concat());
+        let queue = [bytes(1, bytes(1, "queue")), queue].concat();
+        let policy = [bytes(1, "Pods"), number(2, 4), number(3, 60)].concat();
+        let up = [bytes(1, "Min"), bytes(2, policy), number(3, 0)].concat();
+        let spec = [
+            bytes(1, [bytes(1, "Deployment"), bytes(2, "web"), bytes(3, "apps/v1")].concat()),
+            number(2, 2),
+            number(3, 5),
+            bytes(4, [bytes(1, "Resource"), bytes(4, cpu)].concat()),
+            bytes(4, [bytes(1, "External"), bytes(5, queue)].concat()),
+            bytes(5, bytes(1, up)),
+        ];
+        let body = body("autoscaling/v2", "HorizontalPodAutoscaler", &bytes(2, spec.concat()));
+        let expected = json!({
+            "scaleTargetRef": {"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"},
+            "minReplicas": 2, "maxReplicas": 5,
+            "metrics": [
+                {"type": "Resource", "resource": {"name": "cpu",
+                    "target": {"type": "Utilization", "averageUtilization": 50}}},
+                {"type": "External", "external": {"metric": {"name": "queue"},
+                    "target": {"type": "AverageValue", "averageValue": "5"}}},
+            ],
+            "behavior": {"scaleUp": {"selectPolicy": "Min", "stabilizationWindowSeconds": 0,
+                "policies": [{"type": "Pods", "value": 4, "periodSeconds": 60}]}},
+        });
+        assert_eq!(protobuf(&body).expect("it is whole")["spec"], expected);
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(raw in proptest::collection::vec(0_u8.., 0..200)) {

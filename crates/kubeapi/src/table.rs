@@ -5,6 +5,7 @@
 //! Kubernetes.
 
 mod age;
+mod autoscalers;
 mod cells;
 mod jobs;
 mod pods;
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::age::age;
+pub use self::autoscalers::autoscaler_targets;
 use crate::resource::Resource;
 
 /// What says how a cell is made from an object.
@@ -199,6 +201,18 @@ const COLUMNS: &[(&str, &[Column])] = &[
             wide("Containers", Cell::Made(cells::template_containers)),
             wide("Images", Cell::Made(cells::template_images)),
             wide("Selector", Cell::Made(cells::selector)),
+        ],
+    ),
+    (
+        "horizontalpodautoscalers",
+        &[
+            NAME,
+            column("Reference", Cell::Made(autoscalers::reference)),
+            column("Targets", Cell::Made(autoscalers::targets)),
+            column("MinPods", Cell::Made(autoscalers::least)),
+            column("MaxPods", Cell::Field("/spec/maxReplicas")),
+            column("Replicas", Cell::Made(autoscalers::replicas)),
+            AGE,
         ],
     ),
     (
@@ -409,6 +423,31 @@ mod tests {
             &named(json!({"spec": {}})),
             &["web", "0/0", "0", "0", "60m", "<none>", "<none>", "<none>"],
         );
+    }
+
+    #[test]
+    fn an_autoscaler_says_what_it_measures() {
+        let mut autoscaler = named(json!({"spec": {
+            "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 5,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": 50}}}],
+        }}));
+        let check = |of: &Value, targets: &str, replicas: &str| {
+            let cells = ["web", "Deployment/web", targets, "1", "5", replicas, "60m"];
+            super::tests::check("horizontalpodautoscalers", of, &cells);
+        };
+        check(&autoscaler, "cpu: <unknown>/50%", "0");
+        autoscaler["status"] = json!({"currentReplicas": 2, "currentMetrics": [{"type": "Resource",
+            "resource": {"name": "cpu",
+                "current": {"averageUtilization": 7, "averageValue": "7m"}}}]});
+        check(&autoscaler, "cpu: 7%/50%", "2");
+        autoscaler["spec"]["metrics"][0]["resource"]["target"] =
+            json!({"type": "AverageValue", "averageValue": "500m"});
+        check(&autoscaler, "cpu: 7m/500m", "2");
+        let external = json!({"type": "External"});
+        let metrics = autoscaler["spec"]["metrics"].as_array_mut().expect("a list");
+        metrics.extend([external.clone(), external]);
+        check(&autoscaler, "cpu: 7m/500m, External: <unknown>/<unknown> + 1 more...", "2");
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! two closer. Pure functions in [`rollout`], [`stateful`], [`daemon`], [`jobs`], [`cron_jobs`],
 //! [`driven_out`], [`budgets`] and [`schedule`] decide what to change; this file only reads and
 //! writes objects. It never waits: it is called again whenever an object or a status changes.
+//! [`autoscale`] is no step of it: time drives it, and what pods use.
 
+pub(crate) mod autoscale;
 pub(crate) mod budgets;
 mod cron_jobs;
 mod daemon;

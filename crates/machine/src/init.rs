@@ -4,6 +4,7 @@
 //! When it ends, in whatever way, the kernel ends everything else. So nothing needs to be cleaned
 //! up here, and nothing here may live outside this process tree.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -23,8 +24,9 @@ use super::config::{Progress, UpConfig};
 use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
-use super::{exec, fabric, kubernetes_api, publish, server};
+use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
 use crate::addresses::NodeNetwork;
+use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
 use crate::events::Events;
 use crate::layout::Layout;
@@ -80,6 +82,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     kubernetes_api::listen(&machine)?;
     let watch = Watch::new(&[machine.layout.pod_statuses()])?;
     let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
+    let autoscaler = tokio::spawn(run_autoscaler(Arc::clone(&machine)));
     for role in &machine.role_list {
         let netns = machine.members[&role.place].try_clone()?;
         machine.roles.keep(role.clone(), netns, reaper.clone());
@@ -89,6 +92,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     tokio::select! {
         () = machine.end.notified() => Ok(()),
         ended = controllers => Ok(ended.context("the controllers died")??),
+        ended = autoscaler => ended.context("the autoscaler died"),
     }
 }
 
@@ -141,7 +145,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
     tell(&Progress::Waiting { what: "the networks".to_owned() });
     let own = NetNs::current().context("open the machine's network namespace")?;
     let members = fabric::create(&layout, config.nodes)?;
-    let mut network_namespaces: std::collections::BTreeMap<String, u64> =
+    let mut network_namespaces: BTreeMap<String, u64> =
         members.iter().map(|(name, netns)| (name.clone(), netns.inode())).collect();
     network_namespaces.insert(fabric::BRIDGE.to_owned(), own.inode());
     let networks: Vec<NodeNetwork> = (1..=config.nodes).map(NodeNetwork::new).collect();
@@ -268,6 +272,48 @@ async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), 
             tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
         }
     }
+}
+
+/// Decides again and again how many pods autoscalers want, for ever.
+async fn run_autoscaler(machine: Arc<Machine>) {
+    let (start, mut autoscaler) = (Instant::now(), Autoscaler::default());
+    loop {
+        sleep(autoscale::INTERVAL).await;
+        let Some((roots, ready)) = autoscaled(&machine) else {
+            autoscaler = Autoscaler::default();
+            continue;
+        };
+        let sample = match pod_cpu::sample(&roots) {
+            Ok(sample) => sample,
+            Err(error) => {
+                tracing::error!(%error, "cannot read what pods use of processors");
+                continue;
+            }
+        };
+        let moment = Moment { at: start.elapsed(), now: Timestamp::now() };
+        if !autoscaler.measure(sample, ready, moment.at) {
+            continue;
+        }
+        let mut objects = machine.objects();
+        let Objects { store, reported, .. } = &mut *objects;
+        let acted = autoscaler.act(store, reported, moment).and_then(|()| objects.settle());
+        if let Err(error) = acted {
+            let error = anyhow::Error::new(error);
+            tracing::error!(error = format!("{error:#}"), "an autoscaler cannot write");
+        }
+    }
+}
+
+/// The first process of each pod with the pod's uid, and the uids of pods that are ready; `None` if
+/// there is no autoscaler.
+fn autoscaled(machine: &Machine) -> Option<(BTreeMap<i32, String>, BTreeSet<String>)> {
+    let objects = machine.objects();
+    Autoscaler::is_needed(&objects.store).then(|| {
+        let all = || objects.reported.statuses().map(|(_, status)| status);
+        let roots = all().filter(|it| it.pid != 0).map(|it| (it.pid, it.uid.clone()));
+        let ready = all().filter(|it| it.ready).map(|it| it.uid.clone());
+        (roots.collect(), ready.collect())
+    })
 }
 
 #[cfg(test)]

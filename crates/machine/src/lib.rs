@@ -20,6 +20,7 @@
 //! | `node_labels` | labels of nodes that a command gives |
 //! | `host_path` | directories of the host that pods may write |
 //! | `events`, `rollout_progress` | what happened to pods, and what a rollout lacks |
+//! | `pod_cpu` | what pods use of processors, for autoscalers |
 //! | `pod_object` | a pod with what its node reports, as Kubernetes shows it |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
@@ -51,6 +52,7 @@ mod node_labels;
 pub mod objects;
 pub mod ownership;
 mod pod;
+mod pod_cpu;
 mod pod_object;
 mod processes;
 mod publish;
@@ -66,6 +68,8 @@ mod unknown_images;
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
+
+pub use ambit_kubeapi::autoscaler_targets;
 
 pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up, up_with};

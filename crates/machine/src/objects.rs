@@ -5,6 +5,7 @@
 //! it was. It never runs anything: controllers and nodes read what it wrote.
 
 mod admit;
+mod autoscaler_fields;
 mod change;
 mod node_ports;
 mod nodes;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use admit::ApplyError;
 pub(crate) use admit::{Admission, is_owned_by};
 pub use ambit_manifest::Kind;
+pub(crate) use autoscaler_fields::scaled_by;
 pub(crate) use nodes::node_object;
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};

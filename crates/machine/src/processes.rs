@@ -13,7 +13,7 @@ use super::client::PodInfo;
 use super::record::Record;
 
 /// Clock ticks per second in `/proc/PID/stat`, the same on every Linux.
-const TICKS_PER_SECOND: u64 = 100;
+pub(crate) const TICKS_PER_SECOND: u64 = 100;
 
 /// A process of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

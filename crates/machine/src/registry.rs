@@ -33,6 +33,8 @@ pub struct PodStatus {
     pub pod_ips: Vec<IpAddr>,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// Whether it has ever taken any.
+    pub was_ready: bool,
     /// The path of its network namespace inside the machine; empty until there is one.
     pub netns: PathBuf,
     /// The process id of its init inside the machine; 0 until it runs.
@@ -160,5 +162,10 @@ pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
 
 /// The current time as Kubernetes writes it.
 pub(crate) fn timestamp() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    written(jiff::Timestamp::now())
+}
+
+/// A time as Kubernetes writes it.
+pub(crate) fn written(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -6,6 +6,7 @@
 //! objects. Nothing here may drop an object silently: a kind that Ambit does not read is named in a
 //! warning.
 
+mod autoscaling;
 pub mod backend_tls;
 pub mod canary;
 pub(crate) mod check;
@@ -21,6 +22,7 @@ pub mod mesh_config;
 mod name;
 mod object;
 pub mod policy;
+mod quantity;
 pub mod remarks;
 pub mod routes;
 pub mod routing;
@@ -57,6 +59,7 @@ pub use self::finding::{Errors, Finding, Location};
 pub use self::finding::{Issues as ObjectIssues, Path as FieldPath};
 pub use self::name::ObjectName;
 pub use self::object::{Kind, Object, ObjectKey, Typed};
+pub use self::quantity::quantity;
 pub use self::spelling::{meant_label, nearest};
 pub use self::unread::Unenforced;
 pub use self::validate::names;
@@ -142,6 +145,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::Job => Typed::Job(typed(json)?),
         Kind::CronJob => Typed::CronJob(typed(json)?),
         Kind::PodDisruptionBudget => Typed::PodDisruptionBudget(typed(json)?),
+        Kind::HorizontalPodAutoscaler => Typed::HorizontalPodAutoscaler(typed(json)?),
         Kind::EndpointSlice => Typed::EndpointSlice(typed(json)?),
         Kind::ReferenceGrant => Typed::ReferenceGrant(typed(json)?),
         Kind::HttpRoute => Typed::HttpRoute(typed(json)?),
@@ -316,6 +320,7 @@ fn finding(file: &str, document: &Document, object: &str, issue: Issue) -> Findi
 
 fn read_object(kind: Kind, document: &Document, issues: &mut Issues) -> Option<(Typed, Value)> {
     let mut value = document.value.clone();
+    autoscaling::complete(kind, &mut value);
     let root = value.as_object_mut().expect("an object, since it has a kind");
     root.insert("apiVersion".to_owned(), Value::from(kind.api_versions()[0]));
     root.remove("status");

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, Pod, PodTemplateSpec, Secret, Service, ServiceAccount,
@@ -49,6 +50,7 @@ pub enum Kind {
     Job,
     CronJob,
     PodDisruptionBudget,
+    HorizontalPodAutoscaler,
     EndpointSlice,
     ReferenceGrant,
     HttpRoute,
@@ -107,6 +109,9 @@ const REFERENCE_GRANTS: &[&str] =
 const BACKEND_TLS_POLICIES: &[&str] =
     &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha3"];
 
+/// The older version has another form, which is translated.
+const AUTOSCALING: &[&str] = &["autoscaling/v2", "autoscaling/v1"];
+
 /// Ambit's own.
 const AMBIT: &[&str] = &["ambit.io/v1alpha1"];
 
@@ -122,7 +127,7 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 33] = [
+const KINDS: [KindNames; 34] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
@@ -180,6 +185,13 @@ const KINDS: [KindNames; 33] = [
     names(Kind::DaemonSet, "DaemonSet", "daemonsets", true, &["apps/v1"]),
     names(Kind::Job, "Job", "jobs", true, &["batch/v1"]),
     names(Kind::CronJob, "CronJob", "cronjobs", true, &["batch/v1"]),
+    names(
+        Kind::HorizontalPodAutoscaler,
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+        true,
+        AUTOSCALING,
+    ),
 ];
 
 impl From<ParentKind> for Kind {
@@ -315,6 +327,7 @@ pub enum Typed {
     Job(Arc<Job>),
     CronJob(Arc<CronJob>),
     PodDisruptionBudget(Arc<PodDisruptionBudget>),
+    HorizontalPodAutoscaler(Arc<HorizontalPodAutoscaler>),
     EndpointSlice(Arc<EndpointSlice>),
     ReferenceGrant(Arc<ReferenceGrant>),
     HttpRoute(Arc<HttpRoute>),
@@ -355,6 +368,7 @@ impl Typed {
             Self::Job(_) => Kind::Job,
             Self::CronJob(_) => Kind::CronJob,
             Self::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
+            Self::HorizontalPodAutoscaler(_) => Kind::HorizontalPodAutoscaler,
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::ReferenceGrant(_) => Kind::ReferenceGrant,
             Self::HttpRoute(_) => Kind::HttpRoute,
@@ -394,6 +408,7 @@ impl Typed {
             Self::Job(object) => &object.metadata,
             Self::CronJob(object) => &object.metadata,
             Self::PodDisruptionBudget(object) => &object.metadata,
+            Self::HorizontalPodAutoscaler(object) => &object.metadata,
             Self::EndpointSlice(object) => &object.metadata,
             Self::ReferenceGrant(object) => &object.metadata,
             Self::HttpRoute(object) => &object.metadata,

@@ -32,7 +32,7 @@ pub(crate) enum Unread {
 
 /// Kinds that Ambit does not read, in groups from which it reads others. The core group has no
 /// name.
-const KNOWN: [(&str, &[&str]); 9] = [
+const KNOWN: [(&str, &[&str]); 10] = [
     (
         "",
         &[
@@ -52,6 +52,7 @@ const KNOWN: [(&str, &[&str]); 9] = [
     ("batch", &[]),
     ("discovery.k8s.io", &[]),
     ("gateway.networking.k8s.io", &[]),
+    ("autoscaling", &["Scale"]),
     ("policy", &["Eviction", "PodSecurityPolicy"]),
     ("networking.istio.io", &["EnvoyFilter", "Gateway", "ProxyConfig", "Sidecar", "WorkloadGroup"]),
     ("security.istio.io", &[]),

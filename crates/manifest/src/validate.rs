@@ -5,6 +5,7 @@
 
 mod acme;
 pub(crate) mod authentication;
+pub(crate) mod autoscaling;
 pub(crate) mod budgets;
 pub(crate) mod core;
 pub(crate) mod edge;
@@ -57,6 +58,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::Job(object) => workloads::job(object, issues),
         Typed::CronJob(object) => workloads::cron_job(object, issues),
         Typed::PodDisruptionBudget(object) => budgets::budget(object, issues),
+        Typed::HorizontalPodAutoscaler(object) => autoscaling::autoscaler(object, issues),
         Typed::EndpointSlice(object) => core::endpoint_slice(object, issues),
         Typed::ReferenceGrant(object) => routes::reference_grant(&object.spec, &spec, issues),
         Typed::HttpRoute(object) => {

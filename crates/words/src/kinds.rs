@@ -2,7 +2,7 @@
 //! it.
 
 /// Short names, each with its plural.
-pub const SHORT_NAMES: [(&str, &str); 26] = [
+pub const SHORT_NAMES: [(&str, &str); 27] = [
     ("ap", "authorizationpolicies"),
     ("btlspolicy", "backendtlspolicies"),
     ("cj", "cronjobs"),
@@ -14,6 +14,7 @@ pub const SHORT_NAMES: [(&str, &str); 26] = [
     ("ev", "events"),
     ("gc", "gatewayclasses"),
     ("gtw", "gateways"),
+    ("hpa", "horizontalpodautoscalers"),
     ("lset", "listenersets"),
     ("no", "nodes"),
     ("ns", "namespaces"),

@@ -128,6 +128,10 @@ async fn stored(printer: &mut Printer<'_>, kind: StoredKind) -> Result<()> {
             let items = objects.into_iter().map(Budget).collect();
             printer.show(Objects::new(items, is_alone)).await
         }
+        StoredKind::HorizontalPodAutoscaler => {
+            let items = objects.into_iter().map(Autoscaler).collect();
+            printer.show(Objects::new(items, is_alone)).await
+        }
         _ => {
             let items = objects.into_iter().map(Object).collect();
             printer.show(Objects::new(items, is_alone)).await
@@ -198,6 +202,11 @@ impl<T> Objects<T> {
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 struct Object(Value);
+
+/// A HorizontalPodAutoscaler.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Autoscaler(Value);
 
 /// A PodDisruptionBudget.
 #[derive(Debug, Serialize)]

@@ -12,6 +12,7 @@
 //! run at the smaller sizes, which each file lists beside the full ones ([`size`]).
 
 mod authorization;
+mod autoscaling;
 mod bench;
 mod bookinfo;
 mod bookinfo_requests;

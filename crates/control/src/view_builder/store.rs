@@ -201,7 +201,8 @@ impl Store {
             | Typed::DaemonSet(_)
             | Typed::Job(_)
             | Typed::CronJob(_)
-            | Typed::PodDisruptionBudget(_) => {}
+            | Typed::PodDisruptionBudget(_)
+            | Typed::HorizontalPodAutoscaler(_) => {}
         }
     }
 
@@ -244,7 +245,8 @@ impl Store {
             | Kind::DaemonSet
             | Kind::Job
             | Kind::CronJob
-            | Kind::PodDisruptionBudget => {}
+            | Kind::PodDisruptionBudget
+            | Kind::HorizontalPodAutoscaler => {}
         }
     }
 

@@ -42,11 +42,13 @@ Container: name=1s image=2s command=3[]s args=4[]s workingDir=5s ports=6[]Contai
     stdinOnce=17b tty=18b
 ContainerPort: name=1s hostPort=2i containerPort=3i protocol=4s hostIP=5s
 ContainerResizePolicy: resourceName=1s restartPolicy=2s
+ContainerResourceMetricSource: name=1s target=2MetricTarget container=3s
 ContainerRestartRule: action=1s exitCodes=2*ContainerRestartRuleOnExitCodes
 ContainerRestartRuleOnExitCodes: operator=1s values=2[]i
 CronJob: metadata=1ObjectMeta spec=2CronJobSpec
 CronJobSpec: schedule=1s timeZone=8*s startingDeadlineSeconds=2*i concurrencyPolicy=3s suspend=4*b
     jobTemplate=5JobTemplateSpec successfulJobsHistoryLimit=6*i failedJobsHistoryLimit=7*i
+CrossVersionObjectReference: kind=1s name=2s apiVersion=3s
 DaemonSet: metadata=1ObjectMeta spec=2DaemonSetSpec
 DaemonSetSpec: selector=1*LabelSelector template=2PodTemplateSpec
     updateStrategy=3DaemonSetUpdateStrategy minReadySeconds=4i revisionHistoryLimit=6*i
@@ -86,6 +88,7 @@ EphemeralContainerCommon: name=1s image=2s command=3[]s args=4[]s workingDir=5s
 EphemeralVolumeSource: volumeClaimTemplate=1*PersistentVolumeClaimTemplate
 Eviction: metadata=1ObjectMeta deleteOptions=2*DeleteOptions
 ExecAction: command=1[]s
+ExternalMetricSource: metric=1MetricIdentifier target=2MetricTarget
 FCVolumeSource: targetWWNs=1[]s lun=2*i fsType=3s readOnly=4b wwids=5[]s
 FieldSelectorAttributes: rawSelector=1s requirements=2[]FieldSelectorRequirement
 FieldSelectorRequirement: key=1s operator=2s values=3[]s
@@ -98,8 +101,15 @@ GCEPersistentDiskVolumeSource: pdName=1s fsType=2s partition=3i readOnly=4b
 GRPCAction: port=1i service=2*s
 GitRepoVolumeSource: repository=1s revision=2s directory=3s
 GlusterfsVolumeSource: endpoints=1s path=2s readOnly=3b
+HPAScalingPolicy: type=1s value=2i periodSeconds=3i
+HPAScalingRules: stabilizationWindowSeconds=3*i selectPolicy=1*s policies=2[]HPAScalingPolicy
+    tolerance=4*Q
 HTTPGetAction: path=1s port=2I host=3s scheme=4s httpHeaders=5[]HTTPHeader
 HTTPHeader: name=1s value=2s
+HorizontalPodAutoscaler: metadata=1ObjectMeta spec=2HorizontalPodAutoscalerSpec
+HorizontalPodAutoscalerBehavior: scaleUp=1*HPAScalingRules scaleDown=2*HPAScalingRules
+HorizontalPodAutoscalerSpec: scaleTargetRef=1CrossVersionObjectReference minReplicas=2*i
+    maxReplicas=3i metrics=4[]MetricSpec behavior=5*HorizontalPodAutoscalerBehavior
 HostAlias: ip=1s hostnames=2[]s
 HostPathVolumeSource: path=1s type=2*s
 ISCSIVolumeSource: targetPortal=1s iqn=2s lun=3i iscsiInterface=4s fsType=5s readOnly=6b
@@ -121,6 +131,11 @@ Lifecycle: postStart=1*LifecycleHandler preStop=2*LifecycleHandler stopSignal=3*
 LifecycleHandler: exec=1*ExecAction httpGet=2*HTTPGetAction tcpSocket=3*TCPSocketAction
     sleep=4*SleepAction
 LocalObjectReference: name=1s
+MetricIdentifier: name=1s selector=2*LabelSelector
+MetricSpec: type=1s object=2*ObjectMetricSource pods=3*PodsMetricSource
+    resource=4*ResourceMetricSource containerResource=7*ContainerResourceMetricSource
+    external=5*ExternalMetricSource
+MetricTarget: type=1s value=2*Q averageValue=3*Q averageUtilization=4*i
 NFSVolumeSource: server=1s path=2s readOnly=3b
 Namespace: metadata=1ObjectMeta spec=2NamespaceSpec
 NamespaceSpec: finalizers=1[]s
@@ -135,6 +150,8 @@ ObjectFieldSelector: apiVersion=1s fieldPath=2s
 ObjectMeta: name=1s generateName=2s namespace=3s selfLink=4s uid=5s resourceVersion=6s
     generation=7i creationTimestamp=8T deletionTimestamp=9*T deletionGracePeriodSeconds=10*i
     labels=11{}s annotations=12{}s ownerReferences=13[]OwnerReference finalizers=14[]s
+ObjectMetricSource: describedObject=1CrossVersionObjectReference target=2MetricTarget
+    metric=3MetricIdentifier
 ObjectReference: kind=1s namespace=2s name=3s uid=4s apiVersion=5s resourceVersion=6s fieldPath=7s
 OwnerReference: apiVersion=5s kind=1s name=3s uid=4s controller=6*b blockOwnerDeletion=7*b
 PersistentVolumeClaim: metadata=1ObjectMeta spec=2PersistentVolumeClaimSpec
@@ -186,6 +203,7 @@ PodSpec: volumes=1[]Volume initContainers=20[]Container containers=2[]Container
     hostUsers=37*b schedulingGates=38[]PodSchedulingGate resourceClaims=39[]PodResourceClaim
     resources=40*ResourceRequirements hostnameOverride=41*s schedulingGroup=43*PodSchedulingGroup
 PodTemplateSpec: metadata=1ObjectMeta spec=2PodSpec
+PodsMetricSource: metric=1MetricIdentifier target=2MetricTarget
 PortworxVolumeSource: volumeID=1s fsType=2s readOnly=3b
 Preconditions: uid=1*s resourceVersion=2*s
 PreferredSchedulingTerm: weight=1i preference=2NodeSelectorTerm
@@ -201,6 +219,7 @@ ResourceAttributes: namespace=1s verb=2s group=3s version=4s resource=5s subreso
     fieldSelector=8*FieldSelectorAttributes labelSelector=9*LabelSelectorAttributes
 ResourceClaim: name=1s request=2s
 ResourceFieldSelector: containerName=1s resource=2s divisor=3Q
+ResourceMetricSource: name=1s target=2MetricTarget
 ResourceRequirements: limits=1{}Q requests=2{}Q claims=3[]ResourceClaim
 RollingUpdateDaemonSet: maxUnavailable=1*I maxSurge=2*I
 RollingUpdateDeployment: maxUnavailable=1*I maxSurge=2*I
@@ -380,8 +399,9 @@ mod tests {
 
     #[test]
     fn the_table_is_whole_and_no_type_is_in_itself() {
+        let kinds = ["CronJob", "Deployment", "EndpointSlice", "HorizontalPodAutoscaler"];
         let others = ["DeleteOptions", "Eviction", "Scale", "SelfSubjectAccessReview"];
-        for kind in ["CronJob", "Deployment", "EndpointSlice"].into_iter().chain(others) {
+        for kind in kinds.into_iter().chain(others) {
             assert!(depth(kind, &[]) < 20, "{kind}");
         }
         for (name, fields) in TABLE.iter().filter(|(name, _)| !name.is_empty()) {

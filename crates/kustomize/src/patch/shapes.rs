@@ -2,8 +2,9 @@
 //!
 //! This is what the OpenAPI document that kustomize carries (Kubernetes 1.21) says with
 //! `x-kubernetes-patch-strategy: merge`, `x-kubernetes-patch-merge-key` and
-//! `x-kubernetes-list-map-keys`, reduced to the types that lead to such a list. A list that is not
-//! here is replaced as a whole, and so is every list of a custom resource.
+//! `x-kubernetes-list-map-keys`, reduced to the types that lead to such a list; `autoscaling/v2`,
+//! which is younger, is as Kubernetes 1.23 has it. A list that is not here is replaced as a whole,
+//! and so is every list of a custom resource.
 //!
 //! Of a map that Kubernetes marks as atomic, who applies it with server-side apply has all: those
 //! that stand alone here are selectors of labels and of nodes, and references to keys and fields.
@@ -75,6 +76,7 @@ authorization.k8s.io/v1 Object: LocalSubjectAccessReview SelfSubjectAccessReview
 authorization.k8s.io/v1beta1 Object: LocalSubjectAccessReview SelfSubjectAccessReview
     SelfSubjectRulesReview SubjectAccessReview
 autoscaling/v1 Object: HorizontalPodAutoscaler Scale
+autoscaling/v2 ObjectWithConditions: HorizontalPodAutoscaler
 autoscaling/v2beta1 Object: HorizontalPodAutoscaler
 autoscaling/v2beta2 Object: HorizontalPodAutoscaler
 batch/v1 CronJob: CronJob
@@ -254,6 +256,9 @@ mod tests {
         check("apps/v1", "Deployment", &of_pod(&["tolerations"]), None);
         check("v1", "Service", &["spec", "ports"], Some(&["port", "protocol"]));
         check("v1", "Pod", &["metadata", "finalizers"], Some(&[]));
+        check("autoscaling/v2", "HorizontalPodAutoscaler", &["spec", "metrics"], None);
+        let conditions = ["status", "conditions"];
+        check("autoscaling/v2", "HorizontalPodAutoscaler", &conditions, Some(&["type"]));
         check("example.org/v1", "Deployment", &pod, None);
     }
 

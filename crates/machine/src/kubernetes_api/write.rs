@@ -530,10 +530,20 @@ mod tests {
         }
 
         fn send(&mut self, method: Method, target: &str, body: &Value) -> Result<Written, Status> {
+            self.send_as("application/merge-patch+json", (method, target), body)
+        }
+
+        /// A patch is of this type.
+        fn send_as(
+            &mut self,
+            patch: &str,
+            (method, target): (Method, &str),
+            body: &Value,
+        ) -> Result<Written, Status> {
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
             let resources = Kind::all().map(refusals::resource).collect();
             let api = Api { resources, server: String::new() };
-            let patch = (method == Method::PATCH).then_some("application/merge-patch+json");
+            let patch = (method == Method::PATCH).then_some(patch);
             let request =
                 Request { method: &method, path, query, accept: None, content_type: patch };
             let Call::Write(write) = api.call(&request)? else { panic!("{target} is a write") };
@@ -655,6 +665,33 @@ mod tests {
         place.check(Method::DELETE, &of_x, Value::Null, 200);
         let left = ["one", "two", "three"].map(|it| place.kept(Kind::ConfigMap, it).is_some());
         assert_eq!(left, [false, false, true]);
+    }
+
+    #[test]
+    fn an_autoscaler_is_patched_as_clients_patch_built_in_kinds() {
+        let mut place = Place::new();
+        let all = "/apis/autoscaling/v2/namespaces/a/horizontalpodautoscalers";
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
+        let spec = json!({"scaleTargetRef": target, "maxReplicas": 5});
+        let made = json!({"metadata": {"name": "web"}, "spec": spec});
+        let made = place.check(Method::POST, all, made, 201);
+        let cpu = &made["spec"]["metrics"][0]["resource"];
+        assert_eq!(
+            (&cpu["name"], &cpu["target"]["averageUtilization"]),
+            (&json!("cpu"), &json!(80))
+        );
+        let one = format!("{all}/web");
+        let body = json!({"spec": {"minReplicas": 2, "maxReplicas": 7}});
+        let strategic = "application/strategic-merge-patch+json";
+        let written = place.send_as(strategic, (Method::PATCH, &one), &body).unwrap();
+        let spec = &written.body["spec"];
+        assert_eq!((&spec["minReplicas"], &spec["maxReplicas"]), (&json!(2), &json!(7)));
+        assert_eq!(spec["scaleTargetRef"], target);
+        let many = place.check(Method::PATCH, &one, json!({"spec": {"maxReplicas": 10_001}}), 422);
+        assert_eq!(many["details"]["causes"][0]["field"], "spec.maxReplicas");
+        let older = all.replace("v2", "v1");
+        let autoscaler = json!({"metadata": {"name": "x"}, "spec": {}});
+        place.check(Method::POST, &older, autoscaler, 404);
     }
 
     #[test]

@@ -533,6 +533,7 @@ impl PodRun {
         self.status.restarts = self.own_restarts + container_restarts(&containers);
         self.status.phase = state.phase;
         self.status.ready = ready && !ending;
+        self.status.was_ready |= self.status.ready;
         self.status.containers = containers;
         self.write_status();
     }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use ambit_manifest::gateway::{Gateway, GatewayClass};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
@@ -19,7 +20,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
-use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, pod_fields, workload_fields};
+use super::{
+    Change, Changes, Kind, ObjectRef, Outcome, StoreError, autoscaler_fields, pod_fields,
+    workload_fields,
+};
 use crate::addresses;
 use crate::image::{ImageError, ImageMap, command_line};
 use crate::node_labels::NodeLabels;
@@ -363,6 +367,7 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "Job" => Job::deserialize(value).map(drop),
         "CronJob" => CronJob::deserialize(value).map(drop),
         "PodDisruptionBudget" => PodDisruptionBudget::deserialize(value).map(drop),
+        "HorizontalPodAutoscaler" => HorizontalPodAutoscaler::deserialize(value).map(drop),
         "Gateway" => Gateway::deserialize(value).map(drop),
         "GatewayClass" => GatewayClass::deserialize(value).map(drop),
         _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
@@ -372,10 +377,13 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
 
 fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
     match (kind.name(), value.get("spec"), value.pointer("/spec/template/spec")) {
-        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec"),
+        ("HorizontalPodAutoscaler", Some(spec), _) => autoscaler_fields::without_effect(spec),
+        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec", false),
         (_, _, Some(spec)) if kind.has_pod_template() => {
             let own = workload_fields::without_effect(kind, value);
-            own.chain(pod_fields::without_effect(spec, "spec.template.spec")).collect()
+            let is_scalable = autoscaler_fields::SCALABLE.contains(&kind);
+            let path = "spec.template.spec";
+            own.chain(pod_fields::without_effect(spec, path, is_scalable)).collect()
         }
         ("CronJob", Some(spec), _) => {
             let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"]);
@@ -428,6 +436,9 @@ impl Draft<'_> {
                 self.admit_workload(kind, object, &mut value, old.as_ref(), admission)?;
             }
             "CronJob" => self.admit_cron_job(object, &mut value, old.as_ref(), admission)?,
+            "HorizontalPodAutoscaler" => {
+                Self::admit_autoscaler(object, &mut value, old.as_ref())?;
+            }
             "Gateway" | "ListenerSet" | "PodDisruptionBudget" => {
                 keep_status(&mut value, old.as_ref());
             }

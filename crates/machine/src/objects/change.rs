@@ -8,8 +8,9 @@
 use serde_json::{Value, json};
 
 use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_owned_by, is_terminating};
+use super::autoscaler_fields::SCALABLE;
 use super::store::{Draft, Settled, Store};
-use super::workload_fields::refused;
+use super::workloads::refuse;
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError};
 
 impl Store {
@@ -77,14 +78,10 @@ impl Store {
 
     /// What [`Store::scale`] would make of the object.
     pub(crate) fn scaled(&self, object: &ObjectRef, replicas: u32) -> Result<Value, ApplyError> {
-        if ![Kind::Deployment, Kind::StatefulSet].map(Kind::plural).contains(&&*object.plural) {
+        if !SCALABLE.map(Kind::plural).contains(&&*object.plural) {
             return Err(ApplyError::Unscalable { object: object.clone() });
         }
-        let scaled = json!({"spec": {"replicas": replicas}});
-        if let Some((field, what, remedy)) = refused(Kind::Deployment, &scaled) {
-            let object = Box::new(object.clone());
-            return Err(ApplyError::Refused { object, field, what, remedy });
-        }
+        refuse(Kind::Deployment, object, &json!({"spec": {"replicas": replicas}}))?;
         let mut value = self.present(object)?;
         value["spec"]["replicas"] = json!(replicas);
         Ok(value)

@@ -94,8 +94,12 @@ const PROBE: &[&str] = &[
     "timeoutSeconds",
 ];
 
-/// The paths, below `prefix`, of everything in a pod's spec that has no effect.
-pub(crate) fn without_effect(spec: &Value, prefix: &str) -> Vec<String> {
+/// Where a container says what autoscalers read.
+const CPU: &[&str] = &["/resources/requests/cpu", "/resources/limits/cpu"];
+
+/// The paths, below `prefix`, of everything in a pod's spec that has no effect; whether an
+/// autoscaler may scale such pods.
+pub(crate) fn without_effect(spec: &Value, prefix: &str, is_scalable: bool) -> Vec<String> {
     let mut found = Vec::new();
     unknown(spec, POD, prefix, &mut found);
     security(spec, prefix, &mut found);
@@ -113,6 +117,12 @@ pub(crate) fn without_effect(spec: &Value, prefix: &str) -> Vec<String> {
             found.retain(|field| {
                 list != "initContainers" || *field != format!("{path}.{RESTART_POLICY}")
             });
+            let lasts = list == "containers" || container[RESTART_POLICY] == "Always";
+            if is_scalable && lasts && CPU.iter().any(|it| container.pointer(it).is_some()) {
+                let resources = format!("{path}.resources");
+                let found = found.iter_mut().filter(|field| **field == resources);
+                found.for_each(|field| field.push_str(" (but for autoscalers, which read cpu)"));
+            }
             if let Some(lifecycle) = container.get("lifecycle") {
                 let path = format!("{path}.lifecycle");
                 unknown(lifecycle, LIFECYCLE, &path, &mut found);
@@ -164,7 +174,7 @@ fn unknown(value: &Value, known: &[&str], path: &str, found: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::without_effect;
 
@@ -195,7 +205,7 @@ mod tests {
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
             }],
         });
-        let mut found = without_effect(&spec, "spec");
+        let mut found = without_effect(&spec, "spec", false);
         found.sort();
         assert_eq!(
             found,
@@ -212,5 +222,28 @@ mod tests {
                 "spec.volumes[2].projected.sources[0].serviceAccountToken",
             ]
         );
+    }
+
+    #[test]
+    fn autoscalers_read_what_is_asked_of_processors() {
+        let check =
+            |resources: &Value, restart: &str, is_scalable, of_init: &str, of_main: &str| {
+                let init = json!({"restartPolicy": restart, "resources": resources});
+                let spec =
+                    json!({"initContainers": [init], "containers": [{"resources": resources}]});
+                let expected = [
+                    format!("spec.initContainers[0].resources{of_init}"),
+                    format!("spec.containers[0].resources{of_main}"),
+                ];
+                assert_eq!(without_effect(&spec, "spec", is_scalable), expected, "{resources}");
+            };
+        let but = " (but for autoscalers, which read cpu)";
+        for field in ["requests", "limits"] {
+            let cpu = json!({field: {"cpu": "1", "memory": "1Gi"}});
+            check(&cpu, "Always", true, but, but);
+            check(&cpu, "Never", true, "", but);
+            check(&cpu, "Always", false, "", "");
+            check(&json!({field: {"memory": "1Gi"}}), "Always", true, "", "");
+        }
     }
 }

@@ -306,6 +306,49 @@ fn only_what_has_replicas_is_scaled() {
     assert!(why.contains("Job default/w has no pods to restart"), "{why}");
 }
 
+/// An autoscaler of such an object.
+fn autoscaler(kind: &str, most: u64) -> Value {
+    json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "w"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": kind, "name": "w"},
+            "maxReplicas": most,
+        },
+    })
+}
+
+#[test]
+fn what_an_autoscaler_has_set_outlives_the_next_apply() {
+    let replicas_after = |autoscaled: Option<&str>, again: Value| {
+        let mut fixture = Fixture::new();
+        let workload = |spec| workload("apps/v1", "StatefulSet", spec);
+        let mut objects = vec![workload(json!({}))];
+        objects.extend(autoscaled.map(|kind| autoscaler(kind, 5)));
+        fixture.apply(objects).unwrap();
+        fixture.store.scale(&reference("statefulsets", "w"), 4, LATER).unwrap();
+        fixture.apply(vec![workload(again)]).unwrap();
+        fixture.object("statefulsets", "w").unwrap()["spec"]["replicas"].clone()
+    };
+    let other = json!({"revisionHistoryLimit": 3});
+    assert_eq!(replicas_after(Some("StatefulSet"), other.clone()), 4);
+    assert_eq!(replicas_after(Some("StatefulSet"), json!({"replicas": 2})), 2);
+    assert_eq!(replicas_after(Some("Deployment"), other.clone()), 1);
+    assert_eq!(replicas_after(None, other), 1);
+}
+
+#[test]
+fn an_autoscaler_may_not_ask_for_more_pods_than_there_can_be() {
+    let mut fixture = Fixture::new();
+    let why = fixture.apply(vec![autoscaler("Deployment", 10_001)]).unwrap_err().to_string();
+    let expected = "HorizontalPodAutoscaler default/w: spec.maxReplicas: one object has at most \
+                    10000 pods at a time; write a lower number";
+    assert_eq!(why, expected);
+    fixture.apply(vec![autoscaler("Deployment", 10_000)]).unwrap();
+    let spec = &fixture.object("horizontalpodautoscalers", "w").unwrap()["spec"];
+    assert_eq!(spec["minReplicas"], 1);
+}
+
 #[test]
 fn whose_the_fields_are_stays_until_it_is_said_anew() {
     let mut fixture = Fixture::new();

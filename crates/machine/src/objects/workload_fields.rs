@@ -1,4 +1,5 @@
-//! Which fields of objects with a template of pods a machine refuses, and which have no effect.
+//! Which fields of objects with a template of pods, or that scale such, a machine refuses, and
+//! which have no effect.
 //!
 //! What would change which pods run, or what they keep, is refused; what only times things
 //! otherwise is named in a warning. Fields of the pods themselves are in `pod_fields`.
@@ -69,9 +70,10 @@ const WITHOUT_EFFECT: [(Kind, &str); 7] = [
 
 /// Most pods of one object at a time: more than a machine has addresses for.
 const PODS_MAX: u64 = 10_000;
-/// Where an object says how many pods it has at a time.
+/// Where an object says how many pods it has, or may be given, at a time.
 const REPLICAS: &str = "spec.replicas";
 const PARALLELISM: &str = "spec.parallelism";
+const COUNTS: [&str; 4] = [REPLICAS, PARALLELISM, "spec.minReplicas", "spec.maxReplicas"];
 
 /// A field, what is wrong with it, and what to do instead.
 pub(crate) type Refusal = (String, &'static str, &'static str);
@@ -85,7 +87,7 @@ pub(crate) fn refused(kind: Kind, value: &Value) -> Option<Refusal> {
     let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
     let found = of_kind.find(|it| says_something(value, it.field));
     let found = found.map(|it| (it.field.to_owned(), it.what, it.remedy));
-    found.or_else(|| [REPLICAS, PARALLELISM].into_iter().find_map(|it| too_many(value, it)))
+    found.or_else(|| COUNTS.into_iter().find_map(|it| too_many(value, it)))
 }
 
 fn too_many(value: &Value, field: &'static str) -> Option<Refusal> {
@@ -145,6 +147,13 @@ mod tests {
         check(Kind::Deployment, json!({"replicas": PODS_MAX}), None);
         check(Kind::Deployment, json!({"replicas": PODS_MAX + 1}), Some(REPLICAS));
         check(Kind::Job, json!({"parallelism": i32::MAX}), Some(PARALLELISM));
+        let autoscaler = |least: u64, most: u64, expected: Option<&str>| {
+            let spec = json!({"minReplicas": least, "maxReplicas": most});
+            check(Kind::HorizontalPodAutoscaler, spec, expected);
+        };
+        autoscaler(1, PODS_MAX, None);
+        autoscaler(1, PODS_MAX + 1, Some("spec.maxReplicas"));
+        autoscaler(PODS_MAX + 1, PODS_MAX + 1, Some("spec.minReplicas"));
     }
 
     #[test]

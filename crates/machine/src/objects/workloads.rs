@@ -1,5 +1,5 @@
 //! Admission of objects that have a template of pods: Deployments, StatefulSets, DaemonSets, Jobs,
-//! CronJobs.
+//! CronJobs; and of what scales them, HorizontalPodAutoscalers.
 //!
 //! What a controller relies on is completed or checked here; how many pods there are is no matter
 //! of this file.
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::admit::{Admission, ApplyError, RESTARTED_AT_ANNOTATION, default_to, keep_status};
 use super::store::Draft;
-use super::{Kind, ObjectRef, workload_fields};
+use super::{Kind, ObjectRef, scaled_by, workload_fields};
 use crate::cron;
 
 /// Where `restart` writes when it happened.
@@ -28,10 +28,7 @@ impl Draft<'_> {
         old: Option<&Value>,
         admission: &Admission,
     ) -> Result<(), ApplyError> {
-        if let Some((field, what, remedy)) = workload_fields::refused(kind, value) {
-            let object = Box::new(object.clone());
-            return Err(ApplyError::Refused { object, field, what, remedy });
-        }
+        refuse(kind, object, value)?;
         if kind != Kind::Deployment && object.name.len() > NAME_LEN_MAX {
             return Err(ApplyError::LongName { object: object.clone(), most: NAME_LEN_MAX });
         }
@@ -41,12 +38,12 @@ impl Draft<'_> {
                 default_to(value, "/spec/updateStrategy/type", "RollingUpdate".into())
             }
             Kind::StatefulSet => {
-                default_to(value, "/spec/replicas", json!(1));
+                default_to(value, "/spec/replicas", self.replicas(object, old));
                 default_to(value, "/spec/podManagementPolicy", "OrderedReady".into());
                 default_to(value, "/spec/updateStrategy/type", "RollingUpdate".into());
             }
             _ => {
-                default_to(value, "/spec/replicas", json!(1));
+                default_to(value, "/spec/replicas", self.replicas(object, old));
                 default_to(value, "/spec/strategy/type", json!("RollingUpdate"));
             }
         }
@@ -60,6 +57,30 @@ impl Draft<'_> {
         Ok(())
     }
 
+    /// Completes a HorizontalPodAutoscaler, or says why it cannot be.
+    pub(super) fn admit_autoscaler(
+        object: &ObjectRef,
+        value: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApplyError> {
+        refuse(Kind::HorizontalPodAutoscaler, object, value)?;
+        default_to(value, "/spec/minReplicas", json!(1));
+        keep_status(value, old);
+        Ok(())
+    }
+
+    /// How many replicas an object has that does not say it: as many as before if an autoscaler
+    /// decides that.
+    fn replicas(&self, object: &ObjectRef, old: Option<&Value>) -> Value {
+        let names_it = |(other, value): (&ObjectRef, &Value)| {
+            other.plural == Kind::HorizontalPodAutoscaler.plural()
+                && scaled_by(other, value).as_ref() == Ok(object)
+        };
+        let before = old.and_then(|old| old.pointer("/spec/replicas"));
+        let before = before.filter(|_| self.iter().any(names_it));
+        before.cloned().unwrap_or_else(|| json!(1))
+    }
+
     /// Completes a CronJob and its Jobs, or says why it cannot be.
     pub(super) fn admit_cron_job(
         &self,
@@ -68,10 +89,7 @@ impl Draft<'_> {
         old: Option<&Value>,
         admission: &Admission,
     ) -> Result<(), ApplyError> {
-        if let Some((field, what, remedy)) = workload_fields::refused(Kind::CronJob, value) {
-            let object = Box::new(object.clone());
-            return Err(ApplyError::Refused { object, field, what, remedy });
-        }
+        refuse(Kind::CronJob, object, value)?;
         if object.name.len() > CRON_JOB_NAME_LEN_MAX {
             let (object, most) = (object.clone(), CRON_JOB_NAME_LEN_MAX);
             return Err(ApplyError::LongName { object, most });
@@ -96,6 +114,14 @@ impl Draft<'_> {
         keep_status(value, old);
         Ok(())
     }
+}
+
+/// Refuses what a machine cannot do.
+pub(super) fn refuse(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
+    workload_fields::refused(kind, value).map_or(Ok(()), |(field, what, remedy)| {
+        let object = Box::new(object.clone());
+        Err(ApplyError::Refused { object, field, what, remedy })
+    })
 }
 
 fn default_job(value: &mut Value) {

@@ -9,7 +9,7 @@ use ambit_wire::admin::{
 };
 use serde::Serialize;
 
-use super::{Budget, Object, OnNode};
+use super::{Autoscaler, Budget, Object, OnNode};
 
 /// A column of a list.
 pub(super) struct Column<T> {
@@ -65,6 +65,25 @@ impl Row for Object {
             narrow("NAME", |it| text_of(&it.0, "/metadata/name")),
             narrow("CREATED", |it| text_of(&it.0, "/metadata/creationTimestamp")),
             wide("LABELS", labels),
+        ]
+    }
+}
+
+impl Row for Autoscaler {
+    fn columns() -> Vec<Column<Self>> {
+        let reference = |it: &Self| {
+            let target = &it.0["spec"]["scaleTargetRef"];
+            format!("{}/{}", text_of(target, "/kind"), text_of(target, "/name"))
+        };
+        vec![
+            narrow("NAMESPACE", |it| text_of(&it.0, "/metadata/namespace")),
+            narrow("NAME", |it| text_of(&it.0, "/metadata/name")),
+            narrow("REFERENCE", reference),
+            narrow("TARGETS", |it| ambit_machine::autoscaler_targets(&it.0)),
+            narrow("MINPODS", |it| amount_of(&it.0, "/spec/minReplicas")),
+            narrow("MAXPODS", |it| amount_of(&it.0, "/spec/maxReplicas")),
+            narrow("REPLICAS", |it| amount_of(&it.0, "/status/currentReplicas")),
+            narrow("CREATED", |it| text_of(&it.0, "/metadata/creationTimestamp")),
         ]
     }
 }

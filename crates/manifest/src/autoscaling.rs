@@ -1,0 +1,59 @@
+//! What a HorizontalPodAutoscaler means that leaves its metrics out, and its older form:
+//! `autoscaling/v1` has one field for the processor.
+
+use serde_json::{Value, json};
+
+use super::object::Kind;
+
+/// The field of the older form.
+const TARGET: &str = "targetCPUUtilizationPercentage";
+/// What is aimed at where nothing is, as in Kubernetes.
+const DEFAULT_PERCENT: u64 = 80;
+
+/// Writes an autoscaler in the form of the newer version, with metrics; others stay as they are.
+pub(crate) fn complete(kind: Kind, value: &mut Value) {
+    if kind != Kind::HorizontalPodAutoscaler {
+        return;
+    }
+    let is_older = value["apiVersion"] != kind.api_versions()[0];
+    let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    if spec.get("metrics").is_some_and(|it| !it.is_null() && *it != json!([])) {
+        return;
+    }
+    let percent = if is_older { spec.remove(TARGET) } else { None };
+    let percent = percent.filter(|it| !it.is_null()).unwrap_or_else(|| json!(DEFAULT_PERCENT));
+    let target = json!({"type": "Utilization", "averageUtilization": percent});
+    let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": target}});
+    spec.insert("metrics".to_owned(), json!([metric]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_autoscaler_without_metrics_aims_at_four_fifths_of_the_processor() {
+        let check = |version: &str, more: Value, expected: Value| {
+            let mut value = json!({"apiVersion": version, "spec": more});
+            complete(Kind::HorizontalPodAutoscaler, &mut value);
+            assert_eq!(value["spec"], expected, "{version} {more}");
+        };
+        let cpu = |percent: u64| {
+            let target = json!({"type": "Utilization", "averageUtilization": percent});
+            let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": target}});
+            json!({"metrics": [metric]})
+        };
+        let (newer, older) = ("autoscaling/v2", "autoscaling/v1");
+        for version in [newer, older] {
+            check(version, json!({}), cpu(80));
+            check(version, json!({"metrics": []}), cpu(80));
+            check(version, json!({"metrics": null}), cpu(80));
+            check(version, cpu(50), cpu(50));
+        }
+        check(older, json!({TARGET: 40}), cpu(40));
+        check(older, json!({TARGET: null}), cpu(80));
+        let mut misplaced = cpu(80);
+        misplaced[TARGET] = json!(40);
+        check(newer, json!({TARGET: 40}), misplaced);
+    }
+}
