@@ -83,7 +83,8 @@ impl Httpbin {
             *answer.body_mut() = Full::default();
         }
         let (method, uri, code) = (&head.method, &head.uri, answer.status().as_u16());
-        println!("{} - - \"{method} {uri} {:?}\" {code}", client.ip(), head.version);
+        let client = client.ip();
+        server::log(&format!("{client} - - \"{method} {uri} {:?}\" {code}\n", head.version));
         answer
     }
 }

@@ -36,7 +36,7 @@ async fn one(listener: TcpListener, guard: Guard, prefix: Rc<str>) {
                     return Ok(());
                 }
                 let text = String::from_utf8_lossy(&line[prefix.len()..]).into_owned();
-                print!("request: {text}response: {prefix}{text}");
+                server::log(&format!("request: {text}response: {prefix}{text}"));
                 write.write_all(&line).await?;
             }
         };

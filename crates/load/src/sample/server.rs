@@ -2,7 +2,7 @@
 //! end in good order.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +59,11 @@ pub(crate) fn listen(text: &str) -> Result<TcpListener, ListenError> {
     socket::tcp_listener(address, &options)
         .and_then(TcpListener::from_std)
         .map_err(|source| ListenError::Listen { address, source })
+}
+
+/// Writes lines to the log, which is standard output. Requests are answered without a log too.
+pub(super) fn log(lines: &str) {
+    let _nobody_reads = io::stdout().write_all(lines.as_bytes());
 }
 
 /// Accepts until it is asked to end, and starts `handle` for each connection.
