@@ -7,8 +7,9 @@
 //! What other crates call:
 //! * [`namespace`]: `NetNs::{create, current, open, from_fd, of_pid, run, enter, pin, inode}`,
 //!   `unpin`, `set_sysctl`, `open_sysctl`
-//! * [`socket`]: `tcp_listener`, `udp_bind`, `tcp_dial`, `tcp_connect`, `original_destination`,
-//!   `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`, `peer_credentials`
+//! * [`socket`]: `tcp_listener`, `udp_bind`, `tcp_dial`, `tcp_redial`, `tcp_connect`,
+//!   `original_destination`, `normalise`, `set_linger_reset`, `address_exists`, `tcp_info`,
+//!   `peer_credentials`
 //! * [`seqpacket`]: `Listener`, `Connection`, `BlockingConnection`: descriptors with packets
 //! * [`memory`]: `Account`, `Accounts`: how many bytes connections may hold together
 //! * [`local_http`]: `request`, `get`: HTTP/1.1 over a unix socket or loopback
@@ -25,6 +26,7 @@
 //! * [`program`]: `give_back_start`: the pages that only the start needs
 //! * [`readable`]: `Readable`: a descriptor that another library reads, waited for
 //! * [`tcp_table`]: `connections`, `destroy`: the TCP connections of a namespace
+//! * [`tun`]: `ensure_tun`, `Tun::{open, read, write}`: interfaces whose packets a program carries
 //! * [`cork`](mod@cork): `cork`: what is written at one moment is sent at once
 //! * [`drain`]: `Drain`, `Guard`: ending in good order
 //! * [`copy`](mod@copy): `copy(client, server, &flow)` between `SocketEnd`s and tunnels, `Flow`
@@ -60,3 +62,4 @@ pub mod seqpacket;
 pub mod socket;
 pub mod sys;
 pub mod tcp_table;
+pub mod tun;

@@ -7,7 +7,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -228,6 +228,25 @@ fn tcp_dial_from(
     Ok(Dialing { socket, is_to_itself })
 }
 
+/// A TCP socket for connections to this address, without one, of the calling thread's namespace.
+pub fn tcp_socket(destination: SocketAddr) -> io::Result<OwnedFd> {
+    Ok(Socket::new(Domain::for_address(destination), Type::STREAM, Some(Protocol::TCP))?.into())
+}
+
+/// Begins to connect a TCP socket that may have had a connection before: it is dissolved, and every
+/// descriptor of the socket sees its end. So a process can connect again and again in a namespace
+/// that it cannot enter.
+pub fn tcp_redial(socket: &impl AsFd, destination: SocketAddr) -> io::Result<Dialing> {
+    socket_option::disconnect(socket)?;
+    let socket = Socket::from(socket.as_fd().try_clone_to_owned()?);
+    socket.set_nonblocking(true)?;
+    let socket = match socket.connect(&destination.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    };
+    Ok(Dialing { socket, is_to_itself: true })
+}
+
 /// The place of the odd port that was used longest ago; not where the last process began.
 static NEXT_ODD_PORT: LazyLock<AtomicU32> =
     LazyLock::new(|| AtomicU32::new(RandomState::new().hash_one(()) as u32));
@@ -398,6 +417,21 @@ pub fn unspecified_like(ip: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_socket_connects_again() {
+        let listen = || std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let (first, gone) = (listen(), listen());
+        let address = |listener: &std::net::TcpListener| listener.local_addr().expect("bound");
+        let (here, nowhere) = (address(&first), address(&gone));
+        drop(gone);
+        let socket = tcp_socket(here).expect("a socket");
+        for (destination, is_there) in [(here, true), (nowhere, false), (here, true), (here, true)]
+        {
+            let dialing = tcp_redial(&socket, destination).expect("it begins");
+            assert_eq!(dialing.connected().await.is_ok(), is_there);
+        }
+    }
 
     #[test]
     fn attempts_are_odd_ports_far_from_each_other() {

@@ -20,6 +20,7 @@ pub mod process;
 pub(crate) mod program;
 pub(crate) mod socket_option;
 pub mod terminal;
+pub(crate) mod tun;
 
 use std::io;
 use std::os::fd::OwnedFd;

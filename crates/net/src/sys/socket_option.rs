@@ -136,6 +136,18 @@ pub(crate) fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT)
 }
 
+/// Dissolves the connection of a TCP socket, or its attempt at one: `connect` to no address. The
+/// peer is told with a reset.
+pub(crate) fn disconnect(socket: impl AsFd) -> io::Result<()> {
+    // SAFETY: sockaddr is plain data.
+    let mut nowhere: libc::sockaddr = unsafe { mem::zeroed() };
+    nowhere.sa_family = libc::AF_UNSPEC as u16;
+    let length = size_of_val(&nowhere) as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: pointer and length are those of a live sockaddr.
+    check(unsafe { libc::connect(fd, ptr::from_ref(&nowhere), length) }).map(drop)
+}
+
 /// The kind of a namespace's descriptor (`CLONE_NEW*`); fails for anything else.
 pub(crate) fn namespace_kind(fd: impl AsFd) -> io::Result<libc::c_int> {
     const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
