@@ -6,6 +6,7 @@ mod bench;
 mod forward;
 mod inputs;
 mod inspect;
+mod join;
 mod judge;
 mod kube;
 mod objects;
@@ -15,6 +16,7 @@ mod state;
 mod waypoint;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ pub(crate) use bench::BenchArgs;
 pub(crate) use forward::{PortForwardArgs, Ports};
 pub(crate) use inputs::{InputArgs, input};
 pub(crate) use inspect::{DescribeArgs, EventType, EventsArgs, TopArgs, TopKind, TopOrder};
+pub(crate) use join::{JoinArgs, TokenArgs, TokenCommand};
 pub(crate) use judge::{AnalyzeArgs, DiffArgs};
 pub(crate) use kube::KubeArgs;
 pub(crate) use objects::{
@@ -93,6 +96,10 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Starts a mesh on this machine from Kubernetes manifests.
     Up(UpArgs),
+    /// Makes this computer a node of the mesh on another, by a token that was made there.
+    Join(JoinArgs),
+    /// Makes tokens by which other computers join the mesh on this machine.
+    Token(TokenArgs),
     /// Ends the mesh on this machine and removes it. Only the logs stay.
     Down(StateArgs),
     /// Checks whether a Kubernetes cluster can run Ambit, and whether Ambit works there. Exits with
@@ -185,6 +192,8 @@ impl Command {
     fn state(&mut self) -> Option<&mut StateArgs> {
         match self {
             Self::Up(args) => Some(&mut args.state),
+            Self::Join(args) => Some(&mut args.state),
+            Self::Token(args) => Some(args.command.state()),
             Self::Acme(args) => Some(&mut args.state),
             Self::Down(args) => Some(args),
             Self::Kubeconfig(args) => Some(&mut args.state),
@@ -298,6 +307,10 @@ pub(crate) struct UpArgs {
         default_missing_value = "0"
     )]
     pub(crate) kubernetes_api: Option<ambit_machine::ApiAddress>,
+    /// Listens there for other computers that join: an address and a port of this computer.
+    /// See `ambit token create`.
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) join_address: Option<SocketAddr>,
     /// Starts only pods, services and DNS, without the mesh, to compare with.
     #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
     pub(crate) no_mesh: bool,

@@ -13,6 +13,7 @@ mod documents;
 mod findings;
 mod get;
 mod inside;
+mod join;
 mod kubeconfig;
 mod mesh;
 mod objects;
@@ -47,6 +48,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         match command {
             Command::Demo(args) => up::demo(args).await,
             Command::Up(args) => up::up(args).await,
+            Command::Join(args) => join::join(args).await,
+            Command::Token(args) => join::token(args).await,
             Command::Down(args) => up::down(&args).await,
             Command::Kubeconfig(args) => kubeconfig::kubeconfig(&args),
             Command::Acme(args) => acme::acme(&args).await,

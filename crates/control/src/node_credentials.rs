@@ -17,7 +17,8 @@ use ambit_net::drain::Guard;
 use ambit_tls::token::{Claims, ISSUER, PodClaim, TokenError, TokenSigner};
 use ambit_words::error_chain;
 use ambit_words::names::{
-    POD_TOKEN, ROOT_CERTIFICATE, ROOTS, TOKEN_AUDIENCE, TOKENS, WAYPOINT_CREDENTIALS,
+    POD_TOKEN, REVOCATION_LIST, ROOT_CERTIFICATE, ROOTS, TOKEN_AUDIENCE, TOKENS,
+    WAYPOINT_CREDENTIALS,
 };
 
 use crate::ca::CertificateAuthority;
@@ -151,7 +152,7 @@ impl NodeCredentials {
         let roots = self.authority.roots_pem();
         durable::update(&directory.join(ROOT_CERTIFICATE), roots.as_bytes(), PUBLIC)?;
         if let Some(crl) = self.authority.crl_pem() {
-            durable::update(&directory.join("ca-crl.pem"), crl.as_bytes(), PUBLIC)?;
+            durable::update(&directory.join(REVOCATION_LIST), crl.as_bytes(), PUBLIC)?;
         }
         Ok(())
     }

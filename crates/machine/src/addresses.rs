@@ -42,6 +42,20 @@ pub fn is_pod_address(ip: IpAddr) -> bool {
     }
 }
 
+/// Whether an address is in one of the machine's networks: the fabric, pods and services.
+pub(crate) fn is_machine_address(ip: IpAddr) -> bool {
+    let is_of_fabric = match ip {
+        IpAddr::V4(ip) => ip.octets()[..3] == FABRIC.v4.octets()[..3],
+        IpAddr::V6(ip) => ip.segments()[..4] == FABRIC.v6.segments()[..4],
+    };
+    is_of_fabric || is_pod_address(ip) || is_service_address(ip)
+}
+
+/// Whether an address is in the networks of services.
+pub(crate) fn is_service_address(ip: IpAddr) -> bool {
+    service_number(ip).is_some() || service(0).both().contains(&ip)
+}
+
 /// An IPv4 and an IPv6 address of the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dual {
@@ -75,6 +89,11 @@ impl NodeNetwork {
     pub fn of_name(name: &str) -> Option<Self> {
         let number = name.strip_prefix("node-")?.parse().ok()?;
         (1..=NODES_MAX).contains(&number).then(|| Self::new(number))
+    }
+
+    /// Its number.
+    pub(crate) fn number(self) -> u8 {
+        self.number
     }
 
     /// The node's name.
@@ -127,6 +146,16 @@ impl NodeNetwork {
             .filter(|_| pod.both().contains(&address))
     }
 
+    /// Whether an address is the node's own on the fabric, or in its pod networks.
+    pub(crate) fn owns(self, ip: IpAddr) -> bool {
+        let pods = self.pods();
+        let is_of_pods = match ip {
+            IpAddr::V4(ip) => ip.octets()[..3] == pods.v4.octets()[..3],
+            IpAddr::V6(ip) => ip.segments()[..4] == pods.v6.segments()[..4],
+        };
+        is_of_pods || self.fabric().both().contains(&ip)
+    }
+
     /// The pod networks as Kubernetes writes them.
     pub(crate) fn pod_cidrs(self) -> [String; 2] {
         let pods = self.pods();
@@ -170,6 +199,28 @@ mod tests {
         assert_eq!(node.pod_cidrs(), ["10.244.2.0/24", "fd00:10:244:2::/64"]);
         assert_eq!(node.pod(10).v6.to_string(), "fd00:10:244:2::a");
         assert_eq!(DNS, service(10));
+    }
+
+    #[test]
+    fn networks_are_told_apart() {
+        let node = NodeNetwork::new(2);
+        let check = |ip: &str, is_machines: bool, is_services: bool, is_nodes: bool| {
+            let ip = ip.parse().unwrap();
+            let found = (is_machine_address(ip), is_service_address(ip), node.owns(ip));
+            assert_eq!(found, (is_machines, is_services, is_nodes), "{ip}");
+        };
+        check("172.18.0.12", true, false, true);
+        check("172.18.0.13", true, false, false);
+        check("172.18.1.12", false, false, false);
+        check("10.244.2.200", true, false, true);
+        check("10.244.3.2", true, false, false);
+        check("10.96.0.10", true, true, false);
+        check("10.97.0.10", false, false, false);
+        check("fd00:172:18::12", true, false, true);
+        check("fd00:172:18:1::12", false, false, false);
+        check("fd00:10:244:2::9", true, false, true);
+        check("fd00:10:96::a", true, true, false);
+        check("::ffff:10.244.2.2", false, false, false);
     }
 
     #[test]

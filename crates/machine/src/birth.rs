@@ -6,13 +6,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use ambit_net::seqpacket::{BlockingConnection, Connection, PacketError};
 use ambit_net::sys::process::{self, Namespaces};
 use anyhow::Context;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::Instant;
 
 use super::config::{Progress, UpConfig};
@@ -30,6 +32,8 @@ use crate::ownership::{
 pub(super) const OUTER: &str = "outer";
 /// Process 1.
 pub(super) const INNER: &str = "init";
+/// How much of its configuration process 1 is handed at once.
+pub(super) const CONFIGURATION_PACKET_BYTES: usize = 32 << 10;
 
 /// Why there is no machine.
 #[derive(Debug, thiserror::Error)]
@@ -103,8 +107,11 @@ pub enum UpError {
     )]
     Namespaces(#[source] io::Error),
     /// Process 1 cannot be talked to.
-    #[error("cannot hand the machine its configuration")]
+    #[error("cannot talk to the machine while it starts")]
     Pipe(#[source] io::Error),
+    /// Process 1 does not take its configuration.
+    #[error("cannot hand the machine its configuration")]
+    Configuration(#[source] PacketError),
     /// Process 1 gave up.
     #[error("the machine did not start: {error}; see {log}")]
     Failed {
@@ -181,12 +188,13 @@ async fn start(
     held: &mut Option<File>,
     mut progress: impl FnMut(Progress),
 ) -> Result<Born, UpError> {
+    let (ours, theirs) = BlockingConnection::pair().map_err(UpError::Pipe)?;
     let mut command = Command::new(&config.binary);
     command
         .arg0(SHIPPED_BINARY)
         .args(["lab-machine", OUTER])
         .current_dir("/")
-        .stdin(Stdio::piped())
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())
         .stderr(open_log(layout)?);
     let own =
@@ -195,10 +203,7 @@ async fn start(
     let namespaces = if rootless { own | Namespaces::USER } else { own };
     process::start_in_namespaces(&mut command, namespaces);
     let mut child = tokio::process::Command::from(command).spawn().map_err(UpError::Namespaces)?;
-    let text = serde_json::to_vec(config).expect("a configuration can be written as JSON");
-    let mut input = child.stdin.take().expect("its input is a pipe");
-    input.write_all(&text).await.map_err(UpError::Pipe)?;
-    drop(input);
+    send_configuration(ours, config).await?;
     let output = child.stdout.take().expect("its output is a pipe");
     let mut lines = BufReader::new(output).lines();
     let mut found = None;
@@ -223,6 +228,19 @@ async fn start(
     progress(Progress::Up);
     let record = Record::read(layout)?;
     Ok(Born { layout: layout.clone(), record })
+}
+
+/// Hands process 1 its configuration, in packets, with the socket of the host's network if it gets
+/// one. It knows the end by the end of the connection.
+async fn send_configuration(to: BlockingConnection, config: &UpConfig) -> Result<(), UpError> {
+    let text = serde_json::to_vec(config).expect("a configuration can be written as JSON");
+    let to = Connection::from_fd(to.into()).map_err(UpError::Pipe)?;
+    let mut socket = config.link.socket();
+    for packet in text.chunks(CONFIGURATION_PACKET_BYTES) {
+        let fds: Vec<_> = socket.take().map(|socket| socket.as_fd()).into_iter().collect();
+        to.send(packet, &fds).await.map_err(UpError::Configuration)?;
+    }
+    Ok(())
 }
 
 /// The machine that holds its lock and has written itself down.

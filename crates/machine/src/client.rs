@@ -2,7 +2,7 @@
 //!
 //! Each is one HTTP request over `machine.sock`. It returns plain data, which the caller prints.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::command::{
-    Apply, Captured, Delete, Diff, Difference, Expected, Kill, Refusal, Restart, Scale,
-    StartCapture,
+    Apply, Captured, CreateToken, Delete, Diff, Difference, Expected, Kill, NoteLink, Refusal,
+    Restart, Scale, StartCapture,
 };
 use crate::image::ImageMap;
+use crate::join::{JoinToken, LinkInfo, Proof};
 use crate::layout::Layout;
 use crate::objects::{Changes, Kind, ObjectRef};
 use crate::ownership::{OwnershipError, check_state_directory};
@@ -89,6 +90,9 @@ pub struct MachineStatus {
     pub rootless: bool,
     /// It carries the mesh.
     pub mesh: bool,
+    /// Where the machine listens that it is a node of, if it joined one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<SocketAddr>,
     /// Its nodes.
     pub nodes: Vec<NodeInfo>,
     /// Its programs.
@@ -115,13 +119,16 @@ pub struct NodeInfo {
     pub ready: usize,
     /// Those of them that have done their work.
     pub succeeded: usize,
+    /// The link to it if it is another machine's, or to home if this machine joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkInfo>,
 }
 
 /// A program of the mesh or of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleInfo {
-    /// `control`, or `node`, `proxy`, `lab-node` and the node: `proxy/node-1`.
+    /// `control`, `lab-link`, or `node`, `proxy`, `lab-node` and the node: `proxy/node-1`.
     pub name: String,
     /// Its process inside the machine; absent while it does not run. See [`super::processes`] for
     /// the host's number.
@@ -195,12 +202,20 @@ impl PodInfo {
 #[derive(Clone, Debug)]
 pub struct Client {
     layout: Layout,
+    /// It runs in the machine, whose state directory was looked at before; in a user namespace
+    /// nobody can tell whose the directories above it are.
+    is_within: bool,
 }
 
 impl Client {
     /// A client of the machine of this state directory, which may or may not live.
     pub fn new(layout: Layout) -> Self {
-        Self { layout }
+        Self { layout, is_within: false }
+    }
+
+    /// A client that runs in the machine itself.
+    pub(crate) fn within(layout: Layout) -> Self {
+        Self { layout, is_within: true }
     }
 
     /// Where the machine keeps its state.
@@ -286,6 +301,34 @@ impl Client {
     /// Restarts the pods of an object that rolls out, a few at a time.
     pub async fn restart(&self, object: &ObjectRef) -> Result<Changes, ClientError> {
         self.order("/restart", &Restart { object: object.clone() }).await
+    }
+
+    /// Makes a token by which another machine joins this one as a node: `node`, or the first that
+    /// is free. It connects to `address`, or to where this machine listens.
+    pub async fn create_token(
+        &self,
+        node: Option<String>,
+        ttl: Duration,
+        address: Option<SocketAddr>,
+    ) -> Result<JoinToken, ClientError> {
+        let ttl_seconds = ttl.as_secs();
+        self.order("/token/create", &CreateToken { node, ttl_seconds, address }).await
+    }
+
+    /// Asks whether a machine may join; its node.
+    pub(crate) async fn admit(&self, proof: &Proof) -> Result<String, ClientError> {
+        self.order("/link/admit", proof).await
+    }
+
+    /// Says how the link of a node is; without a reason it works.
+    pub(crate) async fn note_link(
+        &self,
+        node: &str,
+        peer: &str,
+        reason: Option<String>,
+    ) -> Result<(), ClientError> {
+        let (node, peer) = (node.to_owned(), peer.to_owned());
+        self.order("/link/note", &NoteLink { node, peer, reason }).await
     }
 
     /// Sends a signal to one of the machine's programs, by its name in [`RoleInfo`].
@@ -378,7 +421,9 @@ impl Client {
         target: &str,
         body: String,
     ) -> Result<T, ClientError> {
-        check_state_directory(self.layout.root())?;
+        if !self.is_within {
+            check_state_directory(self.layout.root())?;
+        }
         let socket = self.layout.socket();
         let answer = local_http::request(&socket, method, target, body.into(), ANSWER_TIMEOUT);
         let (status, body) = answer.await.map_err(|source| ClientError::Unreachable {

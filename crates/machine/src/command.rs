@@ -3,6 +3,7 @@
 //! The machine and its commands are one program, mostly of one build. A field that the machine does
 //! not know is an error: otherwise it would be silently ignored.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ambit_net::capture::CaptureSummary;
@@ -91,6 +92,30 @@ pub(crate) struct Scale {
 pub(crate) struct Restart {
     /// Which.
     pub(crate) object: ObjectRef,
+}
+
+/// `/token/create`: a token by which another machine joins.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct CreateToken {
+    /// Which node it will be; the first that is free, if absent.
+    pub(crate) node: Option<String>,
+    /// How long it can be used.
+    pub(crate) ttl_seconds: u64,
+    /// Where the other machine reaches this one, if not where it listens.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// `/link/note`: how the link of a node is.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct NoteLink {
+    /// The node.
+    pub(crate) node: String,
+    /// The other end.
+    pub(crate) peer: String,
+    /// Why it does not work; none if it does.
+    pub(crate) reason: Option<String>,
 }
 
 /// `/kill`: a signal to one of the machine's programs.

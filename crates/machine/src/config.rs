@@ -1,12 +1,19 @@
 //! The configuration of a machine, and the progress of its start.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use ambit_net::socket::{ListenOptions, tcp_listener, tcp_socket};
 use serde::{Deserialize, Serialize};
 
+use crate::addresses::NodeNetwork;
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
+use crate::join::JoinToken;
 use crate::node_labels::NodeLabels;
 
 /// The configuration of a machine.
@@ -33,6 +40,107 @@ pub struct UpConfig {
     pub arguments: BTreeMap<String, Vec<String>>,
     /// Further environment of every role.
     pub environment: BTreeMap<String, String>,
+    /// Whether other machines join it, or it joins another.
+    #[serde(default)]
+    pub link: LinkConfig,
+}
+
+/// How a machine is linked to others.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub enum LinkConfig {
+    /// Not at all.
+    #[default]
+    None,
+    /// Others join it.
+    Home {
+        /// Where it listens for them.
+        address: SocketAddr,
+        /// The socket that listens.
+        #[serde(skip)]
+        socket: Option<Arc<OwnedFd>>,
+    },
+    /// It joins another, as one of its nodes.
+    Joined {
+        /// What the user brought from there.
+        token: JoinToken,
+        /// The socket that connects there.
+        #[serde(skip)]
+        socket: Option<Arc<OwnedFd>>,
+    },
+}
+
+/// Why no machine can be linked.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The host does not give the port.
+    #[error("cannot listen at {address} for machines that join; choose another address or port")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The host gives no socket.
+    #[error("cannot open a socket to join {address}")]
+    Socket {
+        /// Where home is.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl LinkConfig {
+    /// Listens for machines that join, where this process is.
+    pub fn home(address: SocketAddr) -> Result<Self, LinkError> {
+        let options = ListenOptions { v6only: true, ..ListenOptions::default() };
+        let opened = tcp_listener(address, &options);
+        let socket = opened.map_err(|source| LinkError::Listen { address, source })?;
+        // The kernel may have chosen the port.
+        let address =
+            socket.local_addr().map_err(|source| LinkError::Listen { address, source })?;
+        Ok(Self::Home { address, socket: Some(Arc::new(socket.into())) })
+    }
+
+    /// Opens the socket by which a machine joins, where this process is.
+    pub fn joined(token: JoinToken) -> Result<Self, LinkError> {
+        let address = token.address;
+        let opened = tcp_socket(address);
+        let socket = opened.map_err(|source| LinkError::Socket { address, source })?;
+        Ok(Self::Joined { token, socket: Some(Arc::new(socket)) })
+    }
+
+    pub(crate) fn socket(&self) -> Option<&Arc<OwnedFd>> {
+        match self {
+            Self::None => None,
+            Self::Home { socket, .. } | Self::Joined { socket, .. } => socket.as_ref(),
+        }
+    }
+
+    /// Puts the socket in that came by another way than the rest.
+    pub(crate) fn with_socket(mut self, received: Option<OwnedFd>) -> Self {
+        if let Self::Home { socket, .. } | Self::Joined { socket, .. } = &mut self {
+            *socket = received.map(Arc::new);
+        }
+        self
+    }
+}
+
+impl UpConfig {
+    /// The networks of the nodes that run here.
+    pub(crate) fn networks(&self) -> Vec<NodeNetwork> {
+        match &self.link {
+            LinkConfig::Joined { token, .. } => vec![token.network()],
+            LinkConfig::None | LinkConfig::Home { .. } => {
+                (1..=self.nodes).map(NodeNetwork::new).collect()
+            }
+        }
+    }
+
+    /// Whether the machine is a node of another.
+    pub(crate) fn is_joined(&self) -> bool {
+        matches!(self.link, LinkConfig::Joined { .. })
+    }
 }
 
 /// What is being waited for while a machine starts.

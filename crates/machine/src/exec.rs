@@ -159,6 +159,12 @@ async fn pass(
     fds: &[OwnedFd],
     caller: &Connection,
 ) -> Result<(), String> {
+    if !pod.node.is_empty() && !machine.record.nodes.contains(&pod.node) {
+        return Err(format!(
+            "{}/{} runs on the computer that joined as {}; run the command there",
+            pod.namespace, pod.name, pod.node
+        ));
+    }
     let socket = machine.layout.pod_socket(&pod.node, &pod.uid);
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).chain([caller.as_fd()]).collect();
     let asked = ask_pod(&socket, request, &fds).await;

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -14,22 +15,24 @@ use std::time::Duration;
 
 use ambit_log::{LineFormat, LogFormat};
 use ambit_net::namespace::NetNs;
+use ambit_net::seqpacket::{BlockingConnection, PacketError};
 use ambit_net::sys::{mount, process};
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
-use super::config::{Progress, UpConfig};
+use super::birth::CONFIGURATION_PACKET_BYTES;
+use super::config::{LinkConfig, Progress, UpConfig};
 use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
-use super::state::{Machine, Objects};
+use super::state::{Machine, Objects, Position};
 use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
-use crate::addresses::NodeNetwork;
 use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
 use crate::events::Events;
 use crate::layout::Layout;
+use crate::link::{Access, Identity};
 use crate::logs::LogFile;
 use crate::objects::{Admission, Store, node_object};
 use crate::ownership::{OwnershipError, create_below, open_own};
@@ -47,8 +50,7 @@ const CONTROLLER_RETRY: Duration = Duration::from_secs(1);
 
 /// Runs a machine. Its configuration comes on standard input, its progress goes to standard output.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
-    let config: UpConfig =
-        serde_json::from_reader(io::stdin()).context("read the machine's configuration")?;
+    let config = receive_configuration().context("read the machine's configuration")?;
     process::new_session().context("leave the caller's terminal")?;
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,6 +61,26 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
         tell(&Progress::Failed { error: format!("{error:#}") });
     }
     outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Takes what the command sends on standard input, to the end of the connection.
+fn receive_configuration() -> anyhow::Result<UpConfig> {
+    let input = BlockingConnection::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (mut text, mut sockets) = (Vec::new(), Vec::new());
+    let mut buffer = vec![0; CONFIGURATION_PACKET_BYTES];
+    loop {
+        match input.receive(&mut buffer) {
+            Ok(packet) => {
+                text.extend_from_slice(&buffer[..packet.length]);
+                sockets.extend(packet.fds);
+            }
+            Err(PacketError::Closed) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut config: UpConfig = serde_json::from_slice(&text)?;
+    config.link = config.link.with_socket(sockets.pop());
+    Ok(config)
 }
 
 /// Reports to the command that waits for the machine, if it still waits.
@@ -80,11 +102,16 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     exec::listen(&machine)?;
     publish::listen(&machine)?;
     kubernetes_api::listen(&machine)?;
-    let watch = Watch::new(&[machine.layout.pod_statuses()])?;
-    let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
+    let controllers = if config.is_joined() {
+        let watch = Watch::new(&[machine.layout.objects(), machine.layout.pod_statuses()])?;
+        tokio::spawn(follow_home(Arc::clone(&machine), watch))
+    } else {
+        let watch = Watch::new(&[machine.layout.pod_statuses()])?;
+        tokio::spawn(run_controllers(Arc::clone(&machine), watch))
+    };
     let autoscaler = tokio::spawn(run_autoscaler(Arc::clone(&machine)));
     for role in &machine.role_list {
-        let netns = machine.members[&role.place].try_clone()?;
+        let netns = machine.place(role).try_clone()?;
         machine.roles.keep(role.clone(), netns, reaper.clone());
     }
     wait_until_ready(&machine).await?;
@@ -105,6 +132,8 @@ fn create_directories(layout: &Layout) -> Result<(), OwnershipError> {
         layout.nodes(),
         layout.pod_statuses(),
         layout.captured_directory(),
+        layout.uncaptured_directory(),
+        layout.join(),
         layout.root().join("netns"),
     ] {
         create_below(layout.root(), &directory)?;
@@ -144,11 +173,14 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
     mount::proc(std::path::Path::new("/proc")).context("mount /proc")?;
     tell(&Progress::Waiting { what: "the networks".to_owned() });
     let own = NetNs::current().context("open the machine's network namespace")?;
-    let members = fabric::create(&layout, config.nodes)?;
+    let networks = config.networks();
+    let members = match config.is_joined() {
+        false => fabric::create(&layout, &networks)?,
+        true => fabric::create_joined(&layout, networks[0])?,
+    };
     let mut network_namespaces: BTreeMap<String, u64> =
         members.iter().map(|(name, netns)| (name.clone(), netns.inode())).collect();
     network_namespaces.insert(fabric::BRIDGE.to_owned(), own.inode());
-    let networks: Vec<NodeNetwork> = (1..=config.nodes).map(NodeNetwork::new).collect();
     let rootless = is_rootless()?;
     let record = Record {
         pid,
@@ -167,12 +199,18 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
     let node_labels = config.node_labels.clone();
     let admission = Admission { images: config.images.clone(), rootless, node_labels };
     let mut store = Store::create(layout.clone())?;
-    store.apply(controller::initial_objects(), &admission, &timestamp())?;
-    for network in networks {
-        let (object, value) = node_object(network, &config.node_labels);
-        store.write(object, value, &timestamp())?;
+    for network in &networks {
         fs::create_dir_all(layout.node(&network.name()))?;
     }
+    // A joined machine has what home sends.
+    if !config.is_joined() {
+        store.apply(controller::initial_objects(), &admission, &timestamp())?;
+        for network in networks {
+            let (object, value) = node_object(network, &config.node_labels);
+            store.write(object, value, &timestamp())?;
+        }
+    }
+    let position = position(config, &layout)?;
     let (reported, mesh) = (Mirror::new(&layout), MeshNames::of(config));
     let (events, settled) = (Events::default(), watch::Sender::default());
     let reaper = Reaper::start()?;
@@ -185,11 +223,27 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         objects: Mutex::new(Objects { store, reported, admission, mesh, events, settled }),
         changed: Notify::new(),
         end: Notify::new(),
+        joins: Mutex::default(),
+        position,
         layout,
         record,
         members,
     };
     Ok((machine, reaper))
+}
+
+/// Makes what a link needs to prove itself.
+fn position(config: &UpConfig, layout: &Layout) -> anyhow::Result<Position> {
+    Ok(match &config.link {
+        LinkConfig::None => Position::Alone,
+        LinkConfig::Home { address, .. } => {
+            Position::Home { address: *address, root: Identity::create(layout)? }
+        }
+        LinkConfig::Joined { token, .. } => {
+            Access::create(layout, token)?;
+            Position::Joined { home: token.address, link: Mutex::default() }
+        }
+    })
 }
 
 /// Whether this user namespace has a single user.
@@ -203,7 +257,7 @@ async fn wait_until_ready(machine: &Machine) -> anyhow::Result<()> {
     let latest = Instant::now() + START_TIMEOUT;
     for role in &machine.role_list {
         tell(&Progress::Waiting { what: role.name.clone() });
-        let netns = &machine.members[&role.place];
+        let netns = machine.place(role);
         while let Err(reason) = role.check.ask(netns).await {
             let info = machine.roles.info(role);
             if info.restarts > START_ENDS_MAX {
@@ -263,6 +317,7 @@ async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), 
             () = sleep(CONTROLLER_RETRY), if !settled => Vec::new(),
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => Vec::new(),
         };
+        machine.forget_deleted_nodes();
         let mut objects = machine.objects();
         objects.reported.read(&changes);
         let outcome = objects.settle();
@@ -271,6 +326,18 @@ async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), 
             let error = anyhow::Error::new(error);
             tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
         }
+    }
+}
+
+/// Takes what home sends for the machine's own objects, for ever. Home's controllers decide.
+async fn follow_home(machine: Arc<Machine>, mut watch: Watch) -> Result<(), WatchError> {
+    loop {
+        let changes = watch.changes().await?;
+        let mut objects = machine.objects();
+        let Objects { store, reported, .. } = &mut *objects;
+        reported.read(&changes);
+        store.follow(reported.objects());
+        objects.settled.send_modify(|count| *count += 1);
     }
 }
 

@@ -120,6 +120,26 @@ impl Layout {
         self.captured_directory().join(namespace).join(name)
     }
 
+    /// The agents' reasons why pods are not captured.
+    pub(crate) fn uncaptured_directory(&self) -> PathBuf {
+        self.registry().join("uncaptured")
+    }
+
+    /// Exists, and holds the pod's uid and a reason, while the pod should be captured and is not.
+    pub(crate) fn uncaptured(&self, namespace: &str, name: &str) -> PathBuf {
+        self.uncaptured_directory().join(namespace).join(name)
+    }
+
+    /// What a machine that others join proves itself with, or what a joined one knows of its home.
+    pub(crate) fn join(&self) -> PathBuf {
+        self.root.join("join")
+    }
+
+    /// The link is asked there whether it works.
+    pub(crate) fn link_socket(&self) -> PathBuf {
+        self.root.join("link.sock")
+    }
+
     /// The control plane's keys and certificates.
     pub fn control(&self) -> PathBuf {
         self.root.join("control")

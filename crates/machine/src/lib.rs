@@ -23,6 +23,7 @@
 //! | `pod_cpu` | what pods use of processors, for autoscalers |
 //! | `pod_object` | a pod with what its node reports, as Kubernetes shows it |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
+//! | `join`, `joining`, `link` | machines that join this one, or one that this machine joined |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | `judgement` | what a machine makes of manifests before it takes them |
 //! | [`logs`] | reading and following logs that are rotated |
@@ -43,9 +44,12 @@ mod host_path;
 pub mod image;
 mod import;
 mod init;
+mod join;
+mod joining;
 mod judgement;
 mod kubernetes_api;
 pub mod layout;
+mod link;
 pub mod logs;
 mod node;
 mod node_labels;
@@ -75,11 +79,12 @@ pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up, up_with};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
 pub use command::{Difference, Expected};
-pub use config::{Progress, UpConfig};
+pub use config::{LinkConfig, LinkError, Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
+pub use join::{JoinToken, JoinTokenError, LinkInfo};
 pub use judgement::judge;
 pub use kubernetes_api::{
     ApiAddress, ApiAddressError, KubernetesApiError, bind_kubernetes_api, serve_kubernetes_api,
@@ -128,6 +133,7 @@ pub fn hidden_command(word: &OsStr, words: &[OsString]) -> Option<anyhow::Result
     match word.to_str()? {
         "lab-machine" => Some(run(words)),
         "lab-node" => Some(node::run(words)),
+        "lab-link" => Some(link::run(words)),
         "lab-pod-init" => Some(pod::run_init(words)),
         "lab-container" => Some(pod::run_container(words)),
         _ => None,

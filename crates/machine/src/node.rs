@@ -14,6 +14,7 @@ pub(crate) mod network;
 mod plan;
 mod pod_run;
 mod probe;
+mod references;
 mod runner;
 pub(crate) mod services;
 mod sources;
@@ -42,6 +43,7 @@ use dns::{SharedZone, Zone};
 use runner::Runner;
 
 pub(crate) use launch::ask_with as ask_pod;
+pub(crate) use references::references;
 
 /// Wait before service addresses that could not be set are set again.
 const SERVICES_RETRY: Duration = Duration::from_secs(1);
@@ -91,7 +93,7 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
 }
 
 /// Log lines to standard error, for programs whose output is collected.
-fn start_log() {
+pub(crate) fn start_log() {
     tracing_subscriber::fmt()
         .event_format(LineFormat(LogFormat::Plain))
         .with_writer(std::io::stderr)

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::names::{label_value, qualified_name};
-use ambit_words::labels::{HOSTNAME, OS};
+use ambit_words::labels::{HOSTNAME, JOINED, OS};
 use serde::{Deserialize, Serialize};
 
 use crate::addresses::NodeNetwork;
 
 /// Labels that say what a node is, and that nothing else than the machine sets.
-pub(crate) const FIXED: [&str; 2] = [HOSTNAME, OS];
+pub(crate) const FIXED: [&str; 3] = [HOSTNAME, JOINED, OS];
 
 /// Labels by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

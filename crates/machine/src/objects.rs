@@ -24,7 +24,7 @@ pub use admit::ApplyError;
 pub(crate) use admit::{Admission, is_owned_by};
 pub use ambit_manifest::Kind;
 pub(crate) use autoscaler_fields::scaled_by;
-pub(crate) use nodes::node_object;
+pub(crate) use nodes::{joined_node_object, node_object, ready as node_readiness};
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};
 pub use workload_fields::refused_fields;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -17,12 +18,13 @@ use ambit_words::{names, ports};
 use tokio::time::{Instant, sleep};
 
 use super::client::RoleInfo;
-use super::config::UpConfig;
+use super::config::{LinkConfig, UpConfig};
 use super::fabric;
 use super::readiness::Check;
 use crate::addresses::{CONTROL, DNS, NodeNetwork};
 use crate::image::SHIPPED_BINARY;
 use crate::layout::Layout;
+use crate::link;
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, exit_code};
 
@@ -38,9 +40,9 @@ const NEED_INTERVAL: Duration = Duration::from_millis(10);
 /// One program to keep running.
 #[derive(Clone, Debug)]
 pub(super) struct Role {
-    /// `control`, or `node`, `proxy`, `lab-node` and the node: `proxy/node-1`.
+    /// `control`, `lab-link`, or `node`, `proxy`, `lab-node` and the node: `proxy/node-1`.
     pub(super) name: String,
-    /// The node, or `control`: whose network it lives in.
+    /// The node, `control` or `fabric`: whose network it lives in.
     pub(super) place: String,
     /// How to see that it does its work.
     pub(super) check: Check,
@@ -51,6 +53,8 @@ pub(super) struct Role {
     environment: BTreeMap<String, String>,
     /// Files that must be there before it starts.
     needs: Vec<PathBuf>,
+    /// The socket of the host's network that is its standard input.
+    socket: Option<Arc<OwnedFd>>,
 }
 
 /// What is known of a program that is kept running.
@@ -70,12 +74,12 @@ pub(super) struct Roles {
 /// Every program of a machine of this configuration.
 pub(super) fn roles(config: &UpConfig, layout: &Layout) -> Vec<Role> {
     let builder = Builder { config, layout };
-    let nodes = || (1..=config.nodes).map(NodeNetwork::new);
     let mut roles = Vec::new();
-    if config.mesh {
+    roles.extend(builder.link());
+    if config.mesh && !config.is_joined() {
         roles.push(builder.control());
     }
-    for node in nodes() {
+    for node in config.networks() {
         roles.push(builder.lab_node(node));
         if config.mesh {
             roles.push(builder.agent(node));
@@ -106,6 +110,7 @@ impl Builder<'_> {
             arguments,
             environment: self.config.environment.clone(),
             needs: Vec::new(),
+            socket: None,
         }
     }
 
@@ -124,6 +129,25 @@ impl Builder<'_> {
             ("--monitoring-address", format!("[::]:{}", ports::CONTROL_MONITORING)),
         ];
         self.role("control", None, Check::Socket(socket), &flags)
+    }
+
+    /// The link to other machines, or to the one that this one is a node of.
+    fn link(&self) -> Option<Role> {
+        let state = ("--state", text(self.layout.root().to_owned()));
+        let (side, place, flags) = match &self.config.link {
+            LinkConfig::None => return None,
+            LinkConfig::Home { .. } => (link::HOME, fabric::BRIDGE.to_owned(), vec![state]),
+            LinkConfig::Joined { token, .. } => {
+                let node = token.node.clone();
+                (link::JOINED, node.clone(), vec![state, ("--node-name", node)])
+            }
+        };
+        let check = Check::Socket(self.layout.link_socket());
+        let mut role = self.role("lab-link", None, check, &flags);
+        role.arguments.insert(1, side.to_owned());
+        role.place = place;
+        role.socket = self.config.link.socket().cloned();
+        Some(role)
     }
 
     fn lab_node(&self, node: NodeNetwork) -> Role {
@@ -283,6 +307,10 @@ impl Roles {
 fn start(role: &Role, netns: &NetNs) -> io::Result<Pid> {
     let output = LogFile::open(&role.log)?.collect()?;
     let error = output.try_clone()?;
+    let input = match &role.socket {
+        Some(socket) => Stdio::from(socket.try_clone()?),
+        None => Stdio::null(),
+    };
     let mut command = Command::new(&role.program);
     command
         .arg0(SHIPPED_BINARY)
@@ -291,7 +319,7 @@ fn start(role: &Role, netns: &NetNs) -> io::Result<Pid> {
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .envs(&role.environment)
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(output)
         .stderr(error);
     // The child is born where its parent is at that moment; the reaper waits for it.

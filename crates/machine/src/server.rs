@@ -19,9 +19,12 @@ use serde_json::Value;
 use tokio::net::UnixListener;
 
 use super::client::MachineStatus;
-use super::command::{Apply, Captured, Delete, Kill, Refusal, Restart, Scale, StartCapture};
+use super::command::{
+    Apply, Captured, CreateToken, Delete, Kill, NoteLink, Refusal, Restart, Scale, StartCapture,
+};
 use super::fabric;
-use super::state::{Machine, Objects};
+use super::joining::{self, JoiningError};
+use super::state::{Machine, Objects, Position};
 use crate::objects::{ApplyError, Changes, Kind};
 use crate::registry::timestamp;
 
@@ -49,6 +52,12 @@ enum CommandError {
     CaptureRuns,
     #[error("no capture runs")]
     NoCapture,
+    #[error(transparent)]
+    Joining(#[from] JoiningError),
+    #[error(
+        "this machine is a node of the one at {home}, whose objects it has; run the command there"
+    )]
+    Elsewhere { home: std::net::SocketAddr },
     #[error("the capture failed")]
     Capture(#[source] std::io::Error),
 }
@@ -107,6 +116,9 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
     let body =
         Limited::new(body, BODY_SIZE_MAX_BYTES).collect().await.map_err(CommandError::Body)?;
     let body = body.to_bytes();
+    if let (Position::Joined { home, .. }, true) = (&machine.position, changes_objects(&path)) {
+        return Err(CommandError::Elsewhere { home: *home });
+    }
     match path.as_str() {
         "/apply" => apply(machine, parse(&body)?),
         "/delete" => delete(machine, parse(&body)?),
@@ -119,6 +131,15 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
             let Restart { object } = parse(&body)?;
             change(machine, |all, now| all.store.restart(&object, now))
         }
+        "/token/create" => {
+            let CreateToken { node, ttl_seconds, address } = parse(&body)?;
+            to_json(&joining::create_token(machine, node.as_deref(), ttl_seconds, address)?)
+        }
+        "/link/admit" => to_json(&joining::admit(machine, &parse(&body)?)?),
+        "/link/note" => {
+            let NoteLink { node, peer, reason } = parse(&body)?;
+            to_json(&joining::note(machine, &node, peer, reason)?)
+        }
         "/kill" => kill(machine, &parse(&body)?),
         "/capture/start" => start_capture(machine, &parse(&body)?),
         "/capture/stop" => stop_capture(machine),
@@ -128,6 +149,11 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
         }
         _ => Err(CommandError::NoCommand(path)),
     }
+}
+
+/// Whether a command is about the objects, which a joined machine has from home.
+fn changes_objects(path: &str) -> bool {
+    ["/apply", "/delete", "/diff", "/scale", "/restart", "/token/create"].contains(&path)
 }
 
 fn to_json(value: &impl Serialize) -> Result<Value, CommandError> {
@@ -201,7 +227,7 @@ fn stop_capture(machine: &Machine) -> Result<Value, CommandError> {
 async fn status(machine: &Machine) -> MachineStatus {
     let asks = machine.role_list.iter().map(|role| async {
         let mut info = machine.roles.info(role);
-        info.waiting_for = role.check.ask(&machine.members[&role.place]).await.err();
+        info.waiting_for = role.check.ask(machine.place(role)).await.err();
         info
     });
     let roles = futures::future::join_all(asks).await;
@@ -210,6 +236,10 @@ async fn status(machine: &Machine) -> MachineStatus {
         started_at: machine.record.started_at.clone(),
         rootless: machine.record.rootless,
         mesh: machine.record.mesh,
+        joined: match &machine.position {
+            Position::Joined { home, .. } => Some(*home),
+            Position::Alone | Position::Home { .. } => None,
+        },
         nodes: machine.nodes(),
         left_alone: left_alone(machine),
         roles,

@@ -4,6 +4,7 @@
 //! `.await`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use ambit_net::capture::Capture;
@@ -19,6 +20,7 @@ use crate::addresses::NodeNetwork;
 use crate::controller::{self, MeshNames, text};
 use crate::events::Events;
 use crate::image::ImageMap;
+use crate::join::{Joins, LinkInfo};
 use crate::layout::Layout;
 use crate::objects::{Admission, ApplyError, Changes, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase, timestamp};
@@ -45,6 +47,29 @@ pub(super) struct Machine {
     pub(super) changed: Notify,
     /// Ends the machine.
     pub(super) end: Notify,
+    /// Machines that join. Whoever holds the objects too has taken them first.
+    pub(super) joins: Mutex<Joins>,
+    pub(super) position: Position,
+}
+
+/// What a machine is to others.
+pub(super) enum Position {
+    /// Nothing.
+    Alone,
+    /// Others join it.
+    Home {
+        /// Where it listens for them.
+        address: SocketAddr,
+        /// The certificate that vouches for it, in PEM.
+        root: String,
+    },
+    /// It is a node of another.
+    Joined {
+        /// Where that listens.
+        home: SocketAddr,
+        /// How the link is; nothing before the first attempt.
+        link: Mutex<Option<LinkInfo>>,
+    },
 }
 
 /// Objects and what the nodes report about them.
@@ -214,13 +239,35 @@ impl Machine {
         self.objects.lock().expect("nothing panics while it holds the lock")
     }
 
-    /// The nodes with their addresses.
+    pub(super) fn joins(&self) -> std::sync::MutexGuard<'_, Joins> {
+        self.joins.lock().expect("nothing panics while it holds the lock")
+    }
+
+    /// The network that a program lives in.
+    pub(super) fn place(&self, role: &Role) -> &NetNs {
+        self.members.get(&role.place).unwrap_or(&self.fabric)
+    }
+
+    /// The nodes with their addresses, and the links of those that joined, or of its own if it did.
     pub(super) fn nodes(&self) -> Vec<NodeInfo> {
         let pods = self.objects().pods(&self.layout);
-        let info = |name: &String| {
+        let own_link = match &self.position {
+            Position::Joined { link, .. } => {
+                link.lock().expect("nothing panics while it holds the lock").clone()
+            }
+            Position::Alone | Position::Home { .. } => None,
+        };
+        let own = self.record.nodes.iter().map(|name| {
             let network = NodeNetwork::of_name(name).expect("the machine named its nodes itself");
-            let here = || pods.iter().filter(|pod| pod.node == *name);
+            (network, own_link.clone())
+        });
+        let joined: Vec<_> =
+            self.joins().nodes().map(|(node, link)| (node, Some(link.clone()))).collect();
+        let info = |(network, link): (NodeNetwork, Option<LinkInfo>)| {
+            let name = network.name();
+            let here = || pods.iter().filter(|pod| pod.node == name);
             NodeInfo {
+                link,
                 name: name.clone(),
                 addresses: network.fabric().both().to_vec(),
                 pod_cidrs: network.pod_cidrs().to_vec(),
@@ -230,7 +277,7 @@ impl Machine {
                 succeeded: here().filter(|pod| pod.phase == Phase::Succeeded).count(),
             }
         };
-        self.record.nodes.iter().map(info).collect()
+        own.chain(joined).map(info).collect()
     }
 }
 

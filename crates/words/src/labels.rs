@@ -62,6 +62,8 @@ pub const ZONE: &str = "topology.kubernetes.io/zone";
 /// The kind of machine of a node.
 pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
+/// The taint of a node on another computer, which has its own images.
+pub const JOINED: &str = "ambit.io/joined";
 /// The taint of a node that takes no more pods.
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// The taint that Istio's CNI plugin, and the node agent by default, take away from a ready node.

@@ -43,6 +43,8 @@ pub const POD_TOKEN: &str = "istio-token";
 pub const ROOTS: &str = "istio";
 /// The file of the root certificate, with a node's credentials and a pod's.
 pub const ROOT_CERTIFICATE: &str = "root-cert.pem";
+/// The file of the list of revoked certificates, beside it.
+pub const REVOCATION_LIST: &str = "ca-crl.pem";
 
 /// The path of an object's name, as selectors of fields and replacements write it.
 pub const NAME_FIELD: &str = "metadata.name";

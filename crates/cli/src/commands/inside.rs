@@ -8,7 +8,7 @@ use ambit_cluster::{Cluster, Part, PodName};
 use ambit_machine::layout::Layout;
 use ambit_machine::logs;
 use ambit_machine::ownership::check_state_directory;
-use ambit_machine::{Client, ExecRequest, PodInfo, Terminal};
+use ambit_machine::{Client, ExecRequest, PodInfo, Record, Terminal};
 use ambit_manifest::Kind;
 use ambit_net::sys::terminal::window_size;
 use anyhow::{Context, Result, bail};
@@ -155,7 +155,16 @@ async fn log(layout: &Layout, args: &LogsArgs) -> Result<PathBuf> {
     let found = found.with_context(|| format!("no pod {namespace}/{name}"))?;
     let first = found.containers.first().map(|container| container.name.as_str());
     let container = args.container.as_deref().or(first).unwrap_or_default();
-    Ok(layout.pod_log(namespace, &found.name, container))
+    let path = layout.pod_log(namespace, &found.name, container);
+    let is_here = || Record::read(layout).is_ok_and(|it| it.nodes.contains(&found.node));
+    if !found.node.is_empty() && !path.exists() && !is_here() {
+        bail!(
+            "{namespace}/{} runs on the computer that joined as {}; run the command there",
+            found.name,
+            found.node
+        );
+    }
+    Ok(path)
 }
 
 /// The log of a pod of a machine that ran: nobody is left who knows its containers.

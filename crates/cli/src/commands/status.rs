@@ -1,9 +1,10 @@
 //! `ambit status`: is everything healthy?
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use ambit_machine::{Client, MachineStatus, RoleInfo};
+use ambit_machine::{Client, LinkInfo, MachineStatus, NodeInfo, RoleInfo};
 use ambit_wire::admin::{
     ApiVersion, CertificateState, FailingPod, HeldCertificate, List, NotAccepted, NotCaptured,
     Severity, Shares, Status, node_proxy,
@@ -62,6 +63,12 @@ enum ControlSays {
     },
     /// There is no mesh.
     NoMesh {},
+    /// It is on another computer, whose node this one is.
+    #[serde(rename_all = "camelCase")]
+    AtHome {
+        /// Where that listens.
+        joined: SocketAddr,
+    },
 }
 
 /// Prints the state of the machine and of the mesh; fails when something is not well.
@@ -75,8 +82,9 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         Mesh::Cluster(_) => (None, Vec::new()),
     };
     let has_mesh = machine.as_ref().is_none_or(|machine| machine.mesh);
+    let joined = machine.as_ref().and_then(|machine| machine.joined);
     let (says, shares, (revoked, failing)) = if has_mesh {
-        ask(&mesh).await
+        ask(&mesh, joined).await
     } else {
         (ControlSays::NoMesh {}, Vec::new(), (Vec::new(), Vec::new()))
     };
@@ -112,16 +120,24 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
 type Certificates = (Vec<FailingCertificate>, Vec<FailingCertificate>);
 
 /// Asks control and all proxies at once, so that silent ones cost one timeout in all.
-async fn ask(mesh: &Mesh) -> (ControlSays, Vec<NodeShares>, Certificates) {
-    let (status, of_shares, of_certificates) = tokio::join!(
-        mesh.status(),
+async fn ask(
+    mesh: &Mesh,
+    joined: Option<SocketAddr>,
+) -> (ControlSays, Vec<NodeShares>, Certificates) {
+    let control = async {
+        match joined {
+            Some(joined) => ControlSays::AtHome { joined },
+            None => match mesh.status().await {
+                Ok(status) => ControlSays::Status(Box::new(status)),
+                Err(error) => ControlSays::Silent { error: format!("{error:#}") },
+            },
+        }
+    };
+    let (says, of_shares, of_certificates) = tokio::join!(
+        control,
         mesh.proxies::<Shares>(node_proxy::SHARES),
         mesh.proxies::<List<HeldCertificate>>(node_proxy::CERTIFICATES),
     );
-    let says = match status {
-        Ok(status) => ControlSays::Status(Box::new(status)),
-        Err(error) => ControlSays::Silent { error: format!("{error:#}") },
-    };
     (says, shares(of_shares), failing(of_certificates))
 }
 
@@ -135,11 +151,12 @@ fn is_well(whole: &Whole) -> bool {
                 && status.findings.iter().all(|it| it.severity == Severity::Warning)
         }
         ControlSays::Silent { .. } => false,
-        ControlSays::NoMesh {} => true,
+        ControlSays::NoMesh {} | ControlSays::AtHome { .. } => true,
     };
     is_mesh_well
         && whole.pods_not_ready.is_empty()
         && whole.machine.iter().flat_map(|machine| &machine.roles).all(is_role_well)
+        && whole.machine.iter().flat_map(|machine| &machine.nodes).all(is_link_well)
         && whole.shares.iter().all(|share| share.used_up.is_empty())
         && whole.certificates_revoked.is_empty()
         && whole.certificates_failing.is_empty()
@@ -285,7 +302,7 @@ fn cluster_text(context: &str, mesh: &ControlSays) -> String {
 }
 
 fn machine_text(machine: &MachineStatus) -> String {
-    let node = |node: &ambit_machine::NodeInfo| {
+    let node = |node: &NodeInfo| {
         let address = node.addresses.first().map(ToString::to_string).unwrap_or_default();
         // As kubectl counts: a pod that has done its work is none that should be ready.
         let wanted = node.pods.saturating_sub(node.succeeded);
@@ -302,10 +319,31 @@ fn machine_text(machine: &MachineStatus) -> String {
     };
     let roles: Vec<_> = machine.roles.iter().map(role).collect();
     let mut text = table::format(&["NODE", "ADDRESS", "PODS READY"], &nodes);
+    for node in &machine.nodes {
+        text.push_str(&link_text(node, machine.joined.is_some()));
+    }
     text.push('\n');
     text.push_str(&table::format(&["ROLE", "STATE", "RESTARTS", "LOG"], &roles));
     text.push('\n');
     text
+}
+
+/// How the link of a node is, if it has one.
+fn link_text(node: &NodeInfo, is_joined: bool) -> String {
+    let Some(link) = &node.link else { return String::new() };
+    let LinkInfo { connected, peer, since, reason } = link;
+    let what = match (is_joined, connected) {
+        (true, true) => format!("is connected to home, {peer}"),
+        (true, false) => format!("is not connected to home, {peer}: {reason}"),
+        (false, true) => format!("is another computer, connected from {peer}"),
+        (false, false) => format!("is another computer, and not connected: {reason}"),
+    };
+    let since = if since.is_empty() { String::new() } else { format!(", since {since}") };
+    format!("{} {what}{since}\n", node.name)
+}
+
+fn is_link_well(node: &NodeInfo) -> bool {
+    node.link.as_ref().is_none_or(|link| link.connected)
 }
 
 /// What control says, for whatever it runs on.
@@ -314,6 +352,9 @@ fn mesh_text(mesh: &ControlSays) -> String {
         ControlSays::Status(status) => status_text(status),
         ControlSays::Silent { error } => format!("control does not answer: {error}\n"),
         ControlSays::NoMesh {} => "without the mesh: pods, services and DNS alone\n".to_owned(),
+        ControlSays::AtHome { joined } => {
+            format!("control is at home, {joined}: its status says more\n")
+        }
     }
 }
 
@@ -490,6 +531,7 @@ mod tests {
             started_at: "2026-11-24T16:13:32Z".to_owned(),
             rootless: true,
             mesh: true,
+            joined: None,
             nodes: vec![NodeInfo {
                 name: "node-1".to_owned(),
                 addresses: vec![[10, 244, 0, 1].into()],
@@ -498,6 +540,12 @@ mod tests {
                 running: 1,
                 ready: 1,
                 succeeded: 1,
+                link: Some(LinkInfo {
+                    connected: false,
+                    peer: "192.0.2.1:7443".to_owned(),
+                    since: "2026-11-24T16:15:00Z".to_owned(),
+                    reason: "the connection broke".to_owned(),
+                }),
             }],
             roles: vec![RoleInfo {
                 name: "proxy/node-1".to_owned(),
@@ -534,7 +582,8 @@ mod tests {
         };
         let of_cluster = whole(ControlSays::Status(Box::default()));
         let no_mesh = whole(ControlSays::NoMesh {});
-        let all = [of_machine, of_cluster, no_mesh];
+        let joined = whole(ControlSays::AtHome { joined: ([192, 0, 2, 1], 7443).into() });
+        let all = [of_machine, of_cluster, no_mesh, joined];
         insta::assert_snapshot!(serde_json::to_string_pretty(&all).unwrap());
     }
 

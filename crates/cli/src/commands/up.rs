@@ -12,7 +12,8 @@ use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
 use ambit_machine::layout::Layout;
 use ambit_machine::{
-    Client, HostPath, ImageArguments, ImportError, NodeLabels, Progress, UpConfig, WaitError,
+    Born, Client, HostPath, ImageArguments, ImportError, LinkConfig, NodeLabels, Progress,
+    UpConfig, WaitError,
 };
 use ambit_manifest::Typed;
 use ambit_wire::admin::FailingPod;
@@ -39,20 +40,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let api = args.kubernetes_api.map(ambit_machine::bind_kubernetes_api).transpose()?;
     let start = Instant::now();
     let mut interruptions = Interruptions::listen()?;
-    let registries = super::registries::of_user(&images.sources)?;
-    let import = async |layout: &Layout, progress: &mut dyn FnMut(&str)| {
-        let sources = &images.sources;
-        let imported = sources.import(layout, &registries, progress, interruptions.next()).await?;
-        // One that came with the last image must not be lost behind it.
-        tokio::select! {
-            biased;
-            () = interruptions.next() => Err(ImportError::Interrupted),
-            () = tokio::task::yield_now() => Ok(imported),
-        }
-    };
-    // After that, not cut short: a machine that is half born could not be found again.
-    let said = |step| say(start, &step);
-    let born = ambit_machine::up_with(&config, import, said).await?;
+    let born = self::start(&config, &images, &mut interruptions, start).await?;
     let client = Client::new(born.layout.clone());
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let filling = async {
@@ -81,7 +69,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
         start.elapsed().as_secs_f64(),
         born.layout.root().display()
     ));
-    tell_ways(&args, &born.layout);
+    tell_ways(&args, &config.link, &born.layout);
     if let Err(error) = publish::open_asked(&client, |_, _| true).await {
         tell(format_args!("warning: ports of services are not open: {error:#}"));
     }
@@ -97,10 +85,36 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     down(&StateArgs { state: Some(config.state) }).await
 }
 
+/// Starts the machine, with its images.
+pub(super) async fn start(
+    config: &UpConfig,
+    images: &ImageArguments,
+    interruptions: &mut Interruptions,
+    start: Instant,
+) -> Result<Born> {
+    let registries = super::registries::of_user(&images.sources)?;
+    let import = async |layout: &Layout, progress: &mut dyn FnMut(&str)| {
+        let sources = &images.sources;
+        let imported = sources.import(layout, &registries, progress, interruptions.next()).await?;
+        // One that came with the last image must not be lost behind it.
+        tokio::select! {
+            biased;
+            () = interruptions.next() => Err(ImportError::Interrupted),
+            () = tokio::task::yield_now() => Ok(imported),
+        }
+    };
+    // After that, not cut short: a machine that is half born could not be found again.
+    let said = |step| say(start, &step);
+    Ok(ambit_machine::up_with(config, import, said).await?)
+}
+
 /// Says what of the host leads to the machine.
-fn tell_ways(args: &UpArgs, layout: &Layout) {
+fn tell_ways(args: &UpArgs, link: &LinkConfig, layout: &Layout) {
     for published in &args.publish {
         tell(format_args!("        {published}"));
+    }
+    if let LinkConfig::Home { address, .. } = link {
+        tell(format_args!("        {address} takes computers that join: `ambit token create`"));
     }
     if args.kubernetes_api.is_some() {
         let path = layout.kubeconfig();
@@ -190,6 +204,7 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         proxies,
         arguments,
         environment: BTreeMap::new(),
+        link: args.join_address.map(LinkConfig::home).transpose()?.unwrap_or_default(),
     })
 }
 
@@ -214,13 +229,13 @@ fn say(start: Instant, step: &Progress) {
 }
 
 /// Ctrl-C and SIGTERM, from the first moment on.
-struct Interruptions {
+pub(super) struct Interruptions {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Interruptions {
-    fn listen() -> Result<Self> {
+    pub(super) fn listen() -> Result<Self> {
         let listen = |kind| signal(kind).context("listen for Ctrl-C");
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
@@ -228,7 +243,7 @@ impl Interruptions {
         })
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -237,7 +252,7 @@ impl Interruptions {
 }
 
 /// Returns when the machine does not answer any more.
-async fn gone(client: &Client) {
+pub(super) async fn gone(client: &Client) {
     while client.status().await.is_ok() {
         tokio::time::sleep(LOOK_INTERVAL).await;
     }

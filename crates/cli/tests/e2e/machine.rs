@@ -83,7 +83,8 @@ pub(crate) struct Machine {
     pub(crate) layout: Layout,
     name: &'static str,
     is_down: bool,
-    _turn: MutexGuard<'static, ()>,
+    /// None for one beside another, whose turn it is.
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Machine {
@@ -128,7 +129,13 @@ impl Machine {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let state = PathBuf::from(format!("{directory}/ambit-e2e-{}-{name}", std::process::id()));
         let layout = Layout::new(state);
-        Self { layout, name, is_down: false, _turn: turn }
+        Self { layout, name, is_down: false, _turn: Some(turn) }
+    }
+
+    /// A state directory beside a machine, where none runs yet.
+    pub(crate) fn beside(&self, name: &'static str) -> Self {
+        let state = PathBuf::from(format!("/tmp/ambit-e2e-{}-{name}", std::process::id()));
+        Self { layout: Layout::new(state), name, is_down: false, _turn: None }
     }
 
     /// Runs a command of the user.

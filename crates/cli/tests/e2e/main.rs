@@ -40,6 +40,7 @@ mod held;
 mod images;
 mod inputs;
 mod inspect;
+mod join;
 mod kubectl;
 mod kubectl_streams;
 mod kubectl_writes;

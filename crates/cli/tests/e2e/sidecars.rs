@@ -100,6 +100,7 @@ fn bare(name: &'static str) -> Machine {
         proxies: Default::default(),
         arguments: Default::default(),
         environment: Default::default(),
+        link: Default::default(),
     };
     block_on(up(&config, |_| {})).expect("the machine starts");
     machine.apply(&app(Mesh::Off));

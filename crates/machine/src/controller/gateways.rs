@@ -670,6 +670,7 @@ mod tests {
                 flags.iter().map(|it| (*it).to_owned()).collect(),
             )]),
             environment: BTreeMap::new(),
+            link: Default::default(),
         };
         let of = |flags: &[&str]| {
             let names = MeshNames::of(&config(flags, true)).unwrap();

@@ -175,7 +175,8 @@ pub(crate) fn find<'a>(
     let owned = inside().filter(|pod| is_owner(pod) && pod.phase == Phase::Running);
     let found = named.or_else(|| owned.min_by_key(|pod| pod.rank()));
     match found {
-        Some(pod) if pod.pid == 0 => {
+        // One that runs on a computer that joined has no number here.
+        Some(pod) if pod.pid == 0 && pod.phase != Phase::Running => {
             Err(format!("{namespace}/{} does not run: {}", pod.name, pod.reason))
         }
         Some(pod) => Ok(pod),

@@ -277,7 +277,7 @@ impl Sources<'_> {
 }
 
 /// Kinds and names of the objects whose files a pod's volumes have.
-pub(super) fn objects(pod: &Pod) -> Vec<(&str, &str)> {
+pub(super) fn objects(pod: &Pod) -> Vec<(&'static str, &str)> {
     let config_map = |name| ("configmaps", name);
     let secret = |name| ("secrets", name);
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());

@@ -11,7 +11,7 @@ use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_owned_by, is_terminat
 use super::autoscaler_fields::SCALABLE;
 use super::store::{Draft, Settled, Store};
 use super::workloads::refuse;
-use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError};
+use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, nodes};
 
 impl Store {
     /// Deletes objects and what they own: all of them, or none and an error when one is not there.
@@ -45,7 +45,8 @@ impl Store {
         let mut changes = Vec::new();
         let mut draft = self.draft();
         for object in objects {
-            if object.plural == "nodes" {
+            let is_own = |node: &Value| !nodes::is_joined(node);
+            if object.plural == "nodes" && self.object(object).is_none_or(is_own) {
                 return Err(ApplyError::Node { object: object.clone() });
             }
             // The manifest's own namespace may have taken it along already.
@@ -157,6 +158,7 @@ impl Draft<'_> {
             plural if Kind::from_plural(plural).is_some_and(Kind::has_pod_template) => {
                 self.owned_by(uid(value))
             }
+            "nodes" => return self.delete_node(object.clone(), changes),
             _ => Vec::new(),
         };
         // A pod that no node has taken on needs nobody to take it down.
@@ -171,6 +173,19 @@ impl Draft<'_> {
         }
         for object in owned {
             self.delete(&object, now, changes);
+        }
+    }
+
+    /// Removes another machine's node, with its pods: nobody is there who could take them down.
+    fn delete_node(&mut self, node: ObjectRef, changes: &mut Vec<Change>) {
+        let is_there = |(object, value): &(&ObjectRef, &Value)| {
+            object.plural == "pods" && value.pointer("/spec/nodeName") == Some(&json!(node.name))
+        };
+        let pods: Vec<ObjectRef> =
+            self.iter().filter(is_there).map(|(object, _)| object.clone()).collect();
+        for object in std::iter::once(node).chain(pods) {
+            changes.push(Change { object: object.clone(), outcome: Outcome::Deleted });
+            self.remove(object);
         }
     }
 

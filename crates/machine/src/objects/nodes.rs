@@ -4,7 +4,7 @@
 //! taints, and whether a node takes pods is the user's: by a Node manifest, or by kubectl's label,
 //! taint and cordon.
 
-use ambit_words::labels::{HOSTNAME, OS, REGION, UNSCHEDULABLE, ZONE};
+use ambit_words::labels::{HOSTNAME, JOINED, OS, REGION, UNSCHEDULABLE, ZONE};
 use serde_json::{Map, Value, json};
 
 use super::admit::{Admission, ApplyError};
@@ -35,6 +35,31 @@ pub(crate) fn node_object(network: NodeNetwork, given: &NodeLabels) -> (ObjectRe
         },
     });
     (ObjectRef::new(Kind::Node, None, &name), value)
+}
+
+/// The Node object of another machine that joined. The taint keeps pods away that do not ask for
+/// it: its images are its own.
+pub(crate) fn joined_node_object(network: NodeNetwork) -> (ObjectRef, Value) {
+    let (object, mut value) = node_object(network, &NodeLabels::default());
+    value["metadata"]["labels"][JOINED] = json!("");
+    value["spec"]["taints"] = json!([{"key": JOINED, "effect": "NoSchedule"}]);
+    value["status"]["conditions"] = json!([ready(Some("it has not connected yet"))]);
+    (object, value)
+}
+
+/// Whether a Node is another machine's.
+pub(super) fn is_joined(node: &Value) -> bool {
+    node["metadata"]["labels"].get(JOINED).is_some()
+}
+
+/// The condition of a joined node whose link works, or does not for this reason.
+pub(crate) fn ready(why_not: Option<&str>) -> Value {
+    match why_not {
+        None => json!({"type": "Ready", "status": "True"}),
+        Some(message) => json!({
+            "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": message,
+        }),
+    }
 }
 
 /// The labels that a node has whatever a manifest says.
@@ -71,6 +96,9 @@ fn complete(
 ) -> Result<(), ApplyError> {
     let Some(old) = old else { return Err(ApplyError::NoNode { object: object.clone() }) };
     let mut merged = labels(&object.name, &admission.node_labels);
+    if is_joined(old) {
+        merged.insert(JOINED.to_owned(), json!(""));
+    }
     let asked = value.pointer("/metadata/labels").and_then(Value::as_object);
     for (key, asked) in asked.into_iter().flatten() {
         if FIXED.contains(&key.as_str()) && merged.get(key) != Some(asked) {
@@ -174,6 +202,23 @@ mod tests {
         let other = admitted(json!({"metadata": {"labels": {HOSTNAME: "x"}}}), &node());
         let refused = other.expect_err("it is another node").to_string();
         assert!(refused.contains("metadata.labels.kubernetes.io/hostname"), "{refused}");
+    }
+
+    #[test]
+    fn a_node_that_joined_says_so_and_its_taint_is_the_users() {
+        let joined = joined_node_object(NodeNetwork::new(3)).1;
+        assert_eq!(joined["spec"]["taints"][0]["key"], JOINED);
+        assert_eq!(joined["status"]["conditions"][0]["status"], "Unknown");
+        assert!(is_joined(&joined) && !is_joined(&node()));
+        let object = ObjectRef::new(Kind::Node, None, "node-3");
+        let mut open = json!({"metadata": {}, "spec": {"taints": []}});
+        complete(&object, &mut open, Some(&joined), &admission(), NOW).expect("it is taken");
+        assert!(open["spec"].get("taints").is_none() && is_joined(&open), "{open}");
+        let mut own = json!({"metadata": {"labels": {JOINED: ""}}});
+        let object = ObjectRef::new(Kind::Node, None, "node-1");
+        let refused = complete(&object, &mut own, Some(&node()), &admission(), NOW);
+        assert!(refused.is_err(), "no own node can be deleted by a label");
+        assert_eq!(ready(None)["status"], "True");
     }
 
     #[test]

@@ -91,6 +91,11 @@ impl Store {
         self.objects.iter().filter(move |(object, _)| object.plural == plural)
     }
 
+    /// Takes over objects whose files somebody else writes.
+    pub(crate) fn follow(&mut self, objects: &BTreeMap<ObjectRef, Value>) {
+        self.objects.clone_from(objects);
+    }
+
     /// Starts a change.
     pub(crate) fn draft(&self) -> Draft<'_> {
         Draft { store: self, changes: BTreeMap::new(), version: self.version }

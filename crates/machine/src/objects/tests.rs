@@ -368,3 +368,27 @@ fn whose_the_fields_are_stays_until_it_is_said_anew() {
     fixture.apply(vec![owned("other")]).unwrap();
     assert_eq!(owners(&fixture), "other");
 }
+
+#[test]
+fn a_node_that_joined_can_be_deleted_with_its_pods() {
+    let mut fixture = Fixture::new();
+    let nodes = [1, 3].map(crate::addresses::NodeNetwork::new);
+    let (own, value) = super::node_object(nodes[0], &NodeLabels::default());
+    fixture.store.write(own.clone(), value, NOW).unwrap();
+    let (joined, value) = super::joined_node_object(nodes[1]);
+    fixture.store.write(joined.clone(), value, NOW).unwrap();
+    for (name, node) in [("far", "node-3"), ("near", "node-1")] {
+        let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node}});
+        fixture.store.write(reference("pods", name), pod, NOW).unwrap();
+    }
+    let refused = fixture.store.delete(&[joined.clone(), own.clone()], false, NOW);
+    assert!(matches!(refused, Err(ApplyError::Node { .. })), "its own stay: {refused:?}");
+    assert!(fixture.object("pods", "far").is_some(), "nothing was changed");
+    let would = fixture.store.would_delete(std::slice::from_ref(&joined), false, NOW).unwrap();
+    assert_eq!(would.changes.len(), 2);
+    assert!(fixture.object("pods", "far").is_some(), "nothing was changed");
+    let deleted = fixture.store.delete(std::slice::from_ref(&joined), false, NOW).unwrap();
+    assert_eq!(deleted.changes, would.changes);
+    assert!(fixture.store.object(&joined).is_none() && fixture.store.object(&own).is_some());
+    assert!(fixture.object("pods", "far").is_none() && fixture.object("pods", "near").is_some());
+}

@@ -36,6 +36,11 @@ impl Mirror {
         }
     }
 
+    /// Every object.
+    pub(crate) fn objects(&self) -> &BTreeMap<ObjectRef, Value> {
+        &self.objects
+    }
+
     /// The objects of one kind.
     pub(crate) fn of_plural<'a>(
         &'a self,

@@ -282,6 +282,7 @@ pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
         proxies: BTreeMap::new(),
         arguments: BTreeMap::new(),
         environment: BTreeMap::new(),
+        link: Default::default(),
     }
 }
 

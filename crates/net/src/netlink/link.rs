@@ -56,12 +56,16 @@ pub struct Link {
 }
 
 impl Link {
-    /// Whether packets go through, or cannot be expected to. Loopback reports no state at all.
+    /// Whether packets go through, or cannot be expected to. Loopback and TUN devices report no
+    /// state at all.
     fn settled(&self) -> bool {
-        self.running || !self.carrier || !self.up || self.kind.is_empty()
+        let is_silent = self.kind.is_empty() || self.kind == TUN;
+        self.running || !self.carrier || !self.up || is_silent
     }
 }
 
+/// The kind of a TUN device.
+const TUN: &str = "tun";
 /// Size of `ifinfomsg`.
 const INFO_BYTES: usize = 16;
 /// `VETH_INFO_PEER`.

@@ -1,0 +1,86 @@
+//! `ambit lab-link`: carries the packets and the registry's files between a machine and one that
+//! joined it.
+//!
+//! A process of its own on each side, with the one socket of the host's network that the user's
+//! command has opened as its standard input. It reads and writes the registry's files, and tells
+//! process 1 who is connected. It never decides who may join: process 1 of home does. See
+//! `docs/design/join.md`.
+
+mod device;
+mod entry;
+mod filter;
+mod frame;
+mod home;
+mod identity;
+mod joined;
+mod outbox;
+mod ready;
+mod report;
+mod session;
+mod share;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use crate::addresses::NodeNetwork;
+use crate::layout::Layout;
+use crate::node::start_log;
+
+pub(crate) use device::{JOINED_LINK, make_joined_device};
+pub(crate) use identity::{Access, Identity};
+
+/// The first word of home's side.
+pub(crate) const HOME: &str = "home";
+/// The first word of the joined machine's side.
+pub(crate) const JOINED: &str = "joined";
+
+#[derive(Debug, Parser)]
+#[command(name = "lab-link", hide = true)]
+struct Arguments {
+    #[command(subcommand)]
+    side: Side,
+}
+
+#[derive(Debug, Subcommand)]
+enum Side {
+    /// The machine that others join; standard input is a socket that listens.
+    Home {
+        /// The machine's state directory.
+        #[arg(long)]
+        state: PathBuf,
+    },
+    /// The machine that joins; standard input is a TCP socket.
+    Joined {
+        /// The machine's state directory.
+        #[arg(long)]
+        state: PathBuf,
+        /// Which node it is.
+        #[arg(long)]
+        node_name: String,
+    },
+}
+
+/// Runs one side until it is killed.
+pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
+    start_log();
+    let name = OsString::from("lab-link");
+    let arguments = Arguments::try_parse_from(std::iter::once(&name).chain(words))?;
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().context("take the socket")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match arguments.side {
+            Side::Home { state } => home::run(Layout::new(state), socket).await,
+            Side::Joined { state, node_name } => {
+                let node = NodeNetwork::of_name(&node_name)
+                    .with_context(|| format!("{node_name:?} is not the name of a node"))?;
+                joined::run(Layout::new(state), node, socket).await
+            }
+        }
+    })
+}
