@@ -222,5 +222,9 @@ mod tests {
         check("web", &all[..1], Some("leaving"));
         check("leaving", &all, Some("leaving"));
         check("other", &all, None);
+        let elsewhere = PodInfo { pid: 0, ..pod("far", false, true) };
+        let pending = PodInfo { phase: Phase::Pending, ..elsewhere.clone() };
+        check("far", &[elsewhere], Some("far"));
+        check("far", &[pending], None);
     }
 }
