@@ -301,6 +301,10 @@ pub(crate) struct UpArgs {
     /// Starts only pods, services and DNS, without the mesh, to compare with.
     #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
     pub(crate) no_mesh: bool,
+
+    /// Let containers use more processor time and memory than their limits allow
+    #[arg(long)]
+    pub(crate) no_limits: bool,
     #[command(flatten)]
     pub(crate) images: ImageArgs,
     /// A directory of this computer that pods may write, by volumes of type hostPath; may be

@@ -27,6 +27,8 @@ pub struct UpConfig {
     pub node_labels: NodeLabels,
     /// Directories of the host that pods may write, by volumes of type hostPath.
     pub host_paths: Vec<HostPath>,
+    /// Whether limits of containers hold.
+    pub limits: bool,
     /// Programs that run in place of `ambit proxy`, by node.
     pub proxies: BTreeMap<String, PathBuf>,
     /// Further arguments of every `ambit control`, `ambit node` and `ambit proxy`, by role.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use ambit_log::{LineFormat, LogFormat};
 use ambit_net::namespace::NetNs;
 use ambit_net::sys::{mount, process};
+use ambit_words::error_chain;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
@@ -26,12 +27,13 @@ use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
 use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
 use crate::addresses::NodeNetwork;
+use crate::cgroups::Cgroups;
 use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
 use crate::events::Events;
 use crate::layout::Layout;
 use crate::logs::LogFile;
-use crate::objects::{Admission, Store, node_object};
+use crate::objects::{Admission, Limited, Store, node_object};
 use crate::ownership::{OwnershipError, create_below, open_own};
 use crate::reaper::Reaper;
 use crate::registry::{Mirror, Watch, WatchError, timestamp};
@@ -150,7 +152,8 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
     network_namespaces.insert(fabric::BRIDGE.to_owned(), own.inode());
     let networks: Vec<NodeNetwork> = (1..=config.nodes).map(NodeNetwork::new).collect();
     let rootless = is_rootless()?;
-    let record = Record {
+    let cgroups = find_cgroups(config, pid_namespace, start_ticks);
+    let mut record = Record {
         pid,
         start_ticks,
         pid_namespace,
@@ -161,11 +164,16 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         mesh: config.mesh,
         images: config.images.clone(),
         host_paths: config.host_paths.clone(),
+        cgroups,
         binary: config.binary.clone(),
     };
+    // Written down before they are made, so that they are found whatever happens.
+    record.write(&layout)?;
+    record.cgroups = create_cgroups(record.cgroups);
     record.write(&layout)?;
     let node_labels = config.node_labels.clone();
-    let admission = Admission { images: config.images.clone(), rootless, node_labels };
+    let limited = Limited::of(&record.cgroups);
+    let admission = Admission { images: config.images.clone(), rootless, node_labels, limited };
     let mut store = Store::create(layout.clone())?;
     store.apply(controller::initial_objects(), &admission, &timestamp())?;
     for network in networks {
@@ -190,6 +198,26 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         members,
     };
     Ok((machine, reaper))
+}
+
+/// The control groups that the machine can have, by a name that no other machine has.
+fn find_cgroups(config: &UpConfig, pid_namespace: u64, start_ticks: u64) -> Cgroups {
+    if !config.limits {
+        return Cgroups::default();
+    }
+    Cgroups::find(&format!("ambit-{pid_namespace}-{start_ticks}")).unwrap_or_else(|error| {
+        tracing::warn!(%error, "limits of containers have no effect: no control groups are found");
+        Cgroups::default()
+    })
+}
+
+fn create_cgroups(found: Cgroups) -> Cgroups {
+    let (cgroups, failed) = found.create();
+    for error in failed {
+        let error = error_chain(&error);
+        tracing::warn!(error, "limits of containers have no effect");
+    }
+    cgroups
 }
 
 /// Whether this user namespace has a single user.

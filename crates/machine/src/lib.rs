@@ -30,6 +30,7 @@
 mod accepting;
 mod addresses;
 mod birth;
+mod cgroups;
 mod client;
 mod command;
 mod config;
@@ -73,6 +74,7 @@ pub use ambit_kubeapi::autoscaler_targets;
 
 pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up, up_with};
+pub use cgroups::{Cgroup, Cgroups};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
 pub use command::{Difference, Expected};
 pub use config::{Progress, UpConfig};

@@ -242,6 +242,7 @@ mod tests {
 
     use super::*;
     use crate::node_labels::NodeLabels;
+    use crate::objects::Limited;
 
     const NOW: &str = "2026-01-31T12:00:00Z";
 
@@ -260,6 +261,7 @@ mod tests {
             images: images.clone(),
             rootless: false,
             node_labels: NodeLabels::default(),
+            limited: Limited::default(),
         };
         let reported = Mirror::new(&layout);
         let (events, settled) = (Events::default(), watch::Sender::default());

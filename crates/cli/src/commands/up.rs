@@ -187,6 +187,7 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         images: images.commands.clone(),
         node_labels: NodeLabels::all(&args.node_labels, args.nodes)?,
         host_paths: HostPath::all(&args.host_paths)?,
+        limits: !args.no_limits,
         proxies,
         arguments,
         environment: BTreeMap::new(),

@@ -386,6 +386,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cgroups::Cgroups;
     use crate::host_path::HostPath;
     use crate::image::ImageMap;
     use crate::layout::Layout;
@@ -427,6 +428,7 @@ mod tests {
             images: &ImageMap::default(),
             is_rootless: false,
             host_paths: &host_paths,
+            cgroups: &Cgroups::default(),
             memory_bytes: 16 << 30,
         };
         let names = PodName::of(&pod);

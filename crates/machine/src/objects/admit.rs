@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::pod_fields::Limited;
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
 use super::{
     Change, Changes, Kind, ObjectRef, Outcome, StoreError, autoscaler_fields, pod_fields,
@@ -274,6 +275,8 @@ pub(crate) struct Admission {
     pub(crate) rootless: bool,
     /// Labels of nodes that the machine was started with.
     pub(crate) node_labels: NodeLabels,
+    /// Which limits of containers hold.
+    pub(crate) limited: Limited,
 }
 
 impl Store {
@@ -304,7 +307,7 @@ impl Store {
         let mut outcomes = BTreeMap::new();
         let mut ineffective: BTreeMap<String, Vec<ObjectRef>> = BTreeMap::new();
         for (kind, object, value) in by_rank {
-            for field in fields_without_effect(kind, &value) {
+            for field in fields_without_effect(kind, &value, admission.limited) {
                 ineffective.entry(field).or_default().push(object.clone());
             }
             let outcome = draft.admit(kind, &object, value, admission, now)?;
@@ -375,18 +378,18 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
     decoded.map_err(|source| ApplyError::Shape { object: object.clone(), source })
 }
 
-fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
+fn fields_without_effect(kind: Kind, value: &Value, limited: Limited) -> Vec<String> {
     match (kind.name(), value.get("spec"), value.pointer("/spec/template/spec")) {
         ("HorizontalPodAutoscaler", Some(spec), _) => autoscaler_fields::without_effect(spec),
-        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec", false),
+        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec", false, limited),
         (_, _, Some(spec)) if kind.has_pod_template() => {
             let own = workload_fields::without_effect(kind, value);
             let is_scalable = autoscaler_fields::SCALABLE.contains(&kind);
             let path = "spec.template.spec";
-            own.chain(pod_fields::without_effect(spec, path, is_scalable)).collect()
+            own.chain(pod_fields::without_effect(spec, path, is_scalable, limited)).collect()
         }
         ("CronJob", Some(spec), _) => {
-            let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"]);
+            let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"], limited);
             of_job.into_iter().map(|field| format!("spec.jobTemplate.{field}")).collect()
         }
         _ => Vec::new(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Admission, ApplyError, Kind, ObjectRef, Outcome, Store};
+use super::{Admission, ApplyError, Kind, Limited, ObjectRef, Outcome, Store};
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::node_labels::NodeLabels;
@@ -30,6 +30,7 @@ impl Fixture {
             images: ImageMap::default(),
             rootless: false,
             node_labels: NodeLabels::default(),
+            limited: Limited::default(),
         };
         let mut fixture = Self { _root: root, layout, store, admission };
         fixture.apply(vec![namespace("default")]).unwrap();

@@ -42,6 +42,7 @@ use super::{
 };
 use super::{isolation, leftovers};
 use crate::accepting::ACCEPT_PAUSE;
+use crate::cgroups::HeldCgroups;
 use crate::layout::{LAYER, SOCKET_NAME};
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, code_of};
@@ -89,6 +90,7 @@ struct Pod {
     /// written.
     logs: PathBuf,
     stage: Stage,
+    cgroups: HeldCgroups,
     terminals: Terminals,
     reaper: Reaper,
     state: watch::Sender<PodState>,
@@ -131,6 +133,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     isolation::forbid_tracing()?;
     isolation::forget_keys()?;
     fs::create_dir_all(plan.directory.join(LAYER)).context("make the place of a layer")?;
+    let cgroups = plan.cgroups.hold().context("open the pod's control groups")?;
     let volumes = volumes::prepare(&plan.directory, &plan.volumes, &plan.hidden)?;
     let terminals = Terminals::take().context("take the host's terminals")?;
     isolation::go_behind_the_stage()?;
@@ -150,6 +153,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let pod = Arc::new(Pod {
         logs: seen(&log_directory),
         stage,
+        cgroups,
         terminals,
         volumes: Mutex::new(plan.volumes.clone()),
         plan,
@@ -336,6 +340,7 @@ impl Pod {
 
     /// Starts a container and waits for its end.
     async fn run_once(&self, plan: &ContainerPlan) -> End {
+        let kills = self.cgroups.kills(&plan.name);
         let (end, complaint) = match self.start(plan) {
             Ok(started) => self.see_through(plan, started).await,
             Err(error) => {
@@ -348,6 +353,7 @@ impl Pod {
             (status.running, status.probed) = (false, false);
             (status.started, status.ready) = (false, false);
             status.last_exit = Some(end.exit);
+            status.oom_killed = end.exit != 0 && self.cgroups.kills(&plan.name) > kills;
             status.reason = complaint.unwrap_or_else(|| format!("exited with {}", end.exit));
         });
         end
@@ -496,7 +502,9 @@ impl Pod {
         let error = output.try_clone()?;
         let streams = Streams { input: None, output, error, owns_terminal: false };
         let further = BTreeMap::new();
-        Ok(container::start(plan, &self.stage, None, &plan.command, &further, streams)?)
+        let cgroups = self.cgroups.entrances(&plan.name, &plan.limits);
+        let cgroups = cgroups.context("set the container's limits")?;
+        Ok(container::start(plan, &self.stage, None, &cgroups, &plan.command, &further, streams)?)
     }
 
     /// A caller's stream that a command can use and not change: a terminal, or the pod's own null
@@ -527,7 +535,9 @@ impl Pod {
             return Err(io::Error::other("the container does not run"));
         }
         let joined = tree.as_ref().map(|tree| tree.namespace.as_fd());
-        let started = container::start(plan, &self.stage, joined, command, further, streams)?;
+        let cgroups = self.cgroups.entrances(&plan.name, &plan.limits)?;
+        let started =
+            container::start(plan, &self.stage, joined, &cgroups, command, further, streams)?;
         if joined.is_some() {
             let mut beside = self.beside_now();
             beside.retain(|(_, process)| !process.has_ended());

@@ -9,6 +9,7 @@
 mod health;
 mod images;
 mod lab;
+mod limits;
 mod sidecars;
 mod volumes;
 
@@ -60,6 +61,7 @@ const CASES: &[(&str, Case)] = &[
         health::hooks_belong_to_a_containers_life().boxed_local()
     }),
     ("readiness_is_what_probes_say", || health::readiness_is_what_probes_say().boxed_local()),
+    ("containers_keep_to_their_limits", || limits::containers_keep_to_their_limits().boxed_local()),
     ("services_lead_to_ready_endpoints", || services_lead_to_ready_endpoints().boxed_local()),
     ("cluster_dns_answers", || cluster_dns_answers().boxed_local()),
     ("deployments_roll", || deployments_roll().boxed_local()),
