@@ -130,6 +130,16 @@ impl Layout {
         self.root.join("control.sock")
     }
 
+    /// The volumes of claims.
+    pub(crate) fn claims(&self) -> PathBuf {
+        self.root.join("claims")
+    }
+
+    /// The volume of the claim with this uid.
+    pub(crate) fn claim(&self, uid: &str) -> PathBuf {
+        self.claims().join(uid)
+    }
+
     /// The store of container images.
     pub fn images(&self) -> PathBuf {
         self.root.join(IMAGE_STORE)

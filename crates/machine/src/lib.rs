@@ -31,6 +31,7 @@ mod accepting;
 mod addresses;
 mod birth;
 mod cgroups;
+mod claims;
 mod client;
 mod command;
 mod config;

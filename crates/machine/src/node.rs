@@ -9,7 +9,7 @@ mod addresses_in_use;
 mod cni;
 mod dns;
 mod launch;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod network;
 mod plan;
 mod pod_run;

@@ -2,7 +2,7 @@
 //! it.
 
 /// Short names, each with its plural.
-pub const SHORT_NAMES: [(&str, &str); 27] = [
+pub const SHORT_NAMES: [(&str, &str); 28] = [
     ("ap", "authorizationpolicies"),
     ("btlspolicy", "backendtlspolicies"),
     ("cj", "cronjobs"),
@@ -21,6 +21,7 @@ pub const SHORT_NAMES: [(&str, &str); 27] = [
     ("pa", "peerauthentications"),
     ("pdb", "poddisruptionbudgets"),
     ("po", "pods"),
+    ("pvc", "persistentvolumeclaims"),
     ("ra", "requestauthentications"),
     ("refgrant", "referencegrants"),
     ("sa", "serviceaccounts"),

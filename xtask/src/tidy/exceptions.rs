@@ -45,7 +45,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/manifest/src/check.rs", 2, PARTS),
     ("crates/manifest/src/lib.rs", 3, "the crate's root defines what its files read"),
     ("crates/manifest/src/policy.rs", 2, PARTS),
-    ("crates/manifest/src/validate.rs", 10, PARTS),
+    ("crates/manifest/src/validate.rs", 11, PARTS),
     ("crates/model/src/choice.rs", 2, "the choice of an endpoint is a step of the plan"),
     ("crates/net/src/copy.rs", 3, PARTS),
     ("crates/net/src/netlink.rs", 3, PARTS),

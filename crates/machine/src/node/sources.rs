@@ -51,6 +51,12 @@ pub(crate) enum PlanError {
         /// What it asks for.
         source_name: String,
     },
+    /// A claim without its volume.
+    #[error("PersistentVolumeClaim {claim:?} has no volume yet; see the log of the machine")]
+    Unbound {
+        /// Which.
+        claim: String,
+    },
     /// A mount of nothing.
     #[error(
         "container {container:?} mounts volume {volume:?}, which is not in spec.volumes; add it"

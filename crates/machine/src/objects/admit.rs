@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
+    ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -369,6 +369,7 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "DaemonSet" => DaemonSet::deserialize(value).map(drop),
         "Job" => Job::deserialize(value).map(drop),
         "CronJob" => CronJob::deserialize(value).map(drop),
+        "PersistentVolumeClaim" => PersistentVolumeClaim::deserialize(value).map(drop),
         "PodDisruptionBudget" => PodDisruptionBudget::deserialize(value).map(drop),
         "HorizontalPodAutoscaler" => HorizontalPodAutoscaler::deserialize(value).map(drop),
         "Gateway" => Gateway::deserialize(value).map(drop),
@@ -388,6 +389,7 @@ fn fields_without_effect(kind: Kind, value: &Value, limited: Limited) -> Vec<Str
             let path = "spec.template.spec";
             own.chain(pod_fields::without_effect(spec, path, is_scalable, limited)).collect()
         }
+        ("PersistentVolumeClaim", ..) => workload_fields::without_effect(kind, value).collect(),
         ("CronJob", Some(spec), _) => {
             let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"], limited);
             of_job.into_iter().map(|field| format!("spec.jobTemplate.{field}")).collect()
@@ -442,6 +444,7 @@ impl Draft<'_> {
             "HorizontalPodAutoscaler" => {
                 Self::admit_autoscaler(object, &mut value, old.as_ref())?;
             }
+            "PersistentVolumeClaim" => Self::admit_claim(object, &mut value, old.as_ref())?,
             "Gateway" | "ListenerSet" | "PodDisruptionBudget" => {
                 keep_status(&mut value, old.as_ref());
             }

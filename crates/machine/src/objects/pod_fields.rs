@@ -62,8 +62,16 @@ const LIFECYCLE: &[&str] = &["postStart", "preStop"];
 const HOOK: &[&str] = &["exec", "sleep"];
 
 /// Likewise of a volume, and of the sources of a projected one.
-const VOLUME: &[&str] =
-    &["configMap", "downwardAPI", "emptyDir", "hostPath", "name", "projected", "secret"];
+const VOLUME: &[&str] = &[
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "hostPath",
+    "name",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
 const PROJECTED: &[&str] = &["configMap", "downwardAPI", "secret"];
 /// Likewise of what a container mounts.
 const MOUNT: &[&str] = &["mountPath", "name", "readOnly", "subPath", "subPathExpr"];

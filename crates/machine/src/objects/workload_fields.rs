@@ -17,14 +17,7 @@ struct Refused {
     remedy: &'static str,
 }
 
-const REFUSED: [Refused; 6] = [
-    Refused {
-        kind: Kind::StatefulSet,
-        field: "spec.volumeClaimTemplates",
-        what: "a machine has no volumes to claim",
-        remedy: "use a hostPath volume below `ambit up --host-path DIR`, mounted with subPathExpr: \
-                 $(POD_NAME), or an emptyDir that ends with its pod",
-    },
+const REFUSED: [Refused; 5] = [
     Refused {
         kind: Kind::DaemonSet,
         field: "spec.updateStrategy.rollingUpdate.maxSurge",
@@ -58,7 +51,11 @@ const REFUSED: [Refused; 6] = [
 ];
 
 /// Fields without effect, by kind.
-const WITHOUT_EFFECT: [(Kind, &str); 7] = [
+const WITHOUT_EFFECT: [(Kind, &str); 11] = [
+    (Kind::PersistentVolumeClaim, "spec.dataSource"),
+    (Kind::PersistentVolumeClaim, "spec.dataSourceRef"),
+    (Kind::PersistentVolumeClaim, "spec.selector"),
+    (Kind::PersistentVolumeClaim, "spec.volumeAttributesClassName"),
     (Kind::Deployment, "spec.minReadySeconds"),
     (Kind::Deployment, "spec.paused"),
     (Kind::StatefulSet, "spec.minReadySeconds"),
@@ -83,6 +80,10 @@ pub(crate) fn refused(kind: Kind, value: &Value) -> Option<Refusal> {
     if kind == Kind::CronJob {
         let (field, what, remedy) = refused(Kind::Job, value.pointer("/spec/jobTemplate")?)?;
         return Some((format!("spec.jobTemplate.{field}"), what, remedy));
+    }
+    if kind == Kind::PersistentVolumeClaim && value["spec"]["volumeMode"] == "Block" {
+        let (what, remedy) = ("a machine has no block devices", "write Filesystem, or remove it");
+        return Some(("spec.volumeMode".to_owned(), what, remedy));
     }
     let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
     let found = of_kind.find(|it| says_something(value, it.field));
@@ -139,10 +140,9 @@ mod tests {
         check(Kind::DaemonSet, surge(json!(0)), None);
         check(Kind::DaemonSet, surge(json!("0%")), None);
         check(Kind::DaemonSet, surge(json!(1)), at_surge);
-        check(Kind::StatefulSet, json!({"volumeClaimTemplates": []}), None);
-        let claims = json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
-        check(Kind::StatefulSet, claims.clone(), Some("spec.volumeClaimTemplates"));
-        check(Kind::Job, claims, None);
+        let claim = |mode: &str| json!({ "volumeMode": mode });
+        check(Kind::PersistentVolumeClaim, claim("Filesystem"), None);
+        check(Kind::PersistentVolumeClaim, claim("Block"), Some("spec.volumeMode"));
         check(Kind::Job, json!({"successPolicy": {"rules": [1]}}), Some("spec.successPolicy"));
         check(Kind::Deployment, json!({"replicas": PODS_MAX}), None);
         check(Kind::Deployment, json!({"replicas": PODS_MAX + 1}), Some(REPLICAS));

@@ -55,6 +55,7 @@ const CASES: &[(&str, Case)] = &[
         sidecars::sidecars_outlive_those_they_serve().boxed_local()
     }),
     ("volumes_change_alone", || volumes::a_bad_volume_stops_no_other().boxed_local()),
+    ("claims_outlive_pods", || volumes::claims_outlive_pods().boxed_local()),
     ("no_process_escapes", || volumes::nothing_outlives_the_only_container().boxed_local()),
     ("probes_end_what_is_not_well", || health::probes_end_what_is_not_well().boxed_local()),
     ("hooks_belong_to_a_containers_life", || {
