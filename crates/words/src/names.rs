@@ -48,3 +48,6 @@ pub const ROOT_CERTIFICATE: &str = "root-cert.pem";
 pub const NAME_FIELD: &str = "metadata.name";
 /// What kubectl prints where there is nothing.
 pub const NOTHING: &str = "<none>";
+
+/// The path at which gRPC servers say how they are.
+pub const GRPC_HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";

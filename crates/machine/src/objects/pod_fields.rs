@@ -95,6 +95,7 @@ const PROBES: &[&str] = &["startupProbe", "livenessProbe", "readinessProbe"];
 const PROBE: &[&str] = &[
     "exec",
     "failureThreshold",
+    "grpc",
     "httpGet",
     "initialDelaySeconds",
     "periodSeconds",
@@ -253,7 +254,7 @@ mod tests {
                     "terminationGracePeriodSeconds": 1,
                 },
                 "livenessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
-                "readinessProbe": {"grpc": {"port": 1}},
+                "readinessProbe": {"udpSocket": {"port": 1}},
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
             }],
         });
@@ -265,7 +266,7 @@ mod tests {
                 "spec.containers[0].lifecycle.postStart.tcpSocket",
                 "spec.containers[0].lifecycle.preStop.httpGet",
                 "spec.containers[0].livenessProbe (over HTTPS)",
-                "spec.containers[0].readinessProbe.grpc",
+                "spec.containers[0].readinessProbe.udpSocket",
                 "spec.containers[0].resources.claims",
                 "spec.containers[0].restartPolicy",
                 "spec.containers[0].startupProbe.tcpSocket.host",

@@ -215,6 +215,9 @@ fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues)
         );
     }
     command(probe.exec.as_ref(), at, issues);
+    if let Some(grpc) = &probe.grpc {
+        number(i64::from(grpc.port), &at.field("grpc.port"), issues);
+    }
     for (port, field) in [http, tcp].into_iter().flatten() {
         let at = at.field(field);
         match port {
