@@ -21,7 +21,7 @@ use std::time::Duration;
 use ambit_machine::{ImageArgumentError, ImageArguments};
 use ambit_manifest::Unenforced;
 use ambit_words::departure::GRACE_MAX;
-use ambit_words::durations::{DurationError, parse_duration_within};
+use ambit_words::durations::{DurationError, parse_duration, parse_duration_within};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -507,6 +507,12 @@ pub(crate) struct LogsArgs {
     /// Begins with the last so many lines.
     #[arg(long, value_name = "LINES")]
     pub(crate) tail: Option<usize>,
+    /// Only lines that were written in the last so long, such as 30s or 5m.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) since: Option<Duration>,
+    /// Begins each line with the time when it was written.
+    #[arg(long)]
+    pub(crate) timestamps: bool,
     /// The container, if the pod has several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,

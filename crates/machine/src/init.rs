@@ -103,7 +103,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
 fn create_directories(layout: &Layout) -> Result<(), OwnershipError> {
     for directory in [
         layout.root().to_owned(),
-        layout.logs().join("pods"),
+        layout.pod_logs(),
         layout.control(),
         layout.nodes(),
         layout.pod_statuses(),

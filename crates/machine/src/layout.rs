@@ -215,6 +215,11 @@ impl Layout {
         self.root.join("logs")
     }
 
+    /// The directory of the logs of containers.
+    pub fn pod_logs(&self) -> PathBuf {
+        self.logs().join("pods")
+    }
+
     /// The log of a process of the mesh: `control`, `lab`, or `node`, `proxy` and `lab-node` of a
     /// node.
     pub fn role_log(&self, role: &str, node: Option<&str>) -> PathBuf {
@@ -226,7 +231,7 @@ impl Layout {
 
     /// The log of one container.
     pub fn pod_log(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {
-        self.logs().join("pods").join(format!("{namespace}_{pod}_{container}.log"))
+        self.pod_logs().join(format!("{namespace}_{pod}_{container}.log"))
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/control/src/role.rs", 3, PARTS),
     ("crates/control/src/view_builder.rs", 20, PARTS),
     ("crates/dataplane/src/metrics.rs", 2, PARTS),
+    ("crates/machine/src/logs.rs", 2, PARTS),
     ("crates/machine/src/node.rs", 3, PARTS),
     ("crates/machine/src/pod.rs", 3, PARTS),
     ("crates/manifest/src/check.rs", 2, PARTS),

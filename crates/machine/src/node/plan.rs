@@ -119,7 +119,7 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
         files,
         directories: directories(pod, place),
         directory: sources.directory(),
-        logs: (place.layout.logs().join("pods"), format!("{}_{}", names.namespace, names.name)),
+        logs: (place.layout.pod_logs(), format!("{}_{}", names.namespace, names.name)),
         restart: match spec.restart_policy.as_deref() {
             Some("Never") => RestartPolicy::Never,
             Some("OnFailure") => RestartPolicy::OnFailure,

@@ -614,7 +614,7 @@ impl PodRun {
             let [namespace, name] = pod.as_slice() else { return false };
             mirror.object("pods", namespace, name).is_some()
         };
-        if let Err(error) = logs::prune(&self.context.layout.logs().join("pods"), is_in_use) {
+        if let Err(error) = logs::prune(&self.context.layout.pod_logs(), is_in_use) {
             tracing::warn!(%error, "cannot remove old logs");
         }
     }

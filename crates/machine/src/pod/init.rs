@@ -497,6 +497,7 @@ impl Pod {
     fn start(&self, plan: &ContainerPlan) -> anyhow::Result<Started> {
         let name = format!("{}_{}.log", self.plan.logs.1, plan.name);
         let output = LogFile::open(self.logs.join(name))
+            .and_then(LogFile::with_times)
             .and_then(LogFile::collect)
             .context("open the container's log")?;
         let error = output.try_clone()?;
