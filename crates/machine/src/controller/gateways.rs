@@ -664,6 +664,7 @@ mod tests {
             images: ImageMap::default(),
             node_labels: NodeLabels::default(),
             host_paths: Vec::new(),
+            egress: None,
             proxies: BTreeMap::new(),
             arguments: BTreeMap::from([(
                 "control".to_owned(),
