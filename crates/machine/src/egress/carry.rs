@@ -25,6 +25,7 @@ use ambit_net::socket::{
     tcp_listener,
 };
 use ambit_net::sys::{mount, process};
+use ambit_words::names::RESOLV_CONF;
 use ambit_words::ports;
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -35,7 +36,6 @@ use tokio::time::{sleep, timeout};
 
 use super::allowed::Egress;
 use super::protocol::QUERY_SIZE_MAX_BYTES;
-use super::resolve::RESOLV_CONF;
 use super::way::Way;
 use crate::accepting::ACCEPT_PAUSE;
 use crate::addresses::{DNS, own_networks};
@@ -106,7 +106,7 @@ pub(crate) fn open(machine: &Arc<Machine>, socket: OwnedFd) -> anyhow::Result<()
     Ok(())
 }
 
-/// Where the machine's own programs look names up. The host's resolvers cannot be reached from here.
+/// Where the machine's own programs look names up: the host's resolvers cannot be reached here.
 fn use_cluster_dns(root: &Path) -> io::Result<()> {
     let file = root.join("resolv.conf");
     fs::write(&file, format!("nameserver {}\n", DNS.v4))?;

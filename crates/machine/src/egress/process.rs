@@ -1,9 +1,9 @@
 //! `ambit lab-egress`: the process on the host that opens connections and asks resolvers for a
 //! machine.
 //!
-//! It has nothing but one end of a socket: no terminal, no file of the user's command, no directory.
-//! It ends when the other end closes, so it outlives neither the machine nor a start that failed. It
-//! judges every address itself, whatever process 1 says.
+//! It has nothing but one end of a socket: no terminal, no file of the user's command, no state
+//! directory. It ends when the other end closes, so it outlives neither the machine nor a start
+//! that failed. It judges every address itself, whatever process 1 says.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use ambit_net::seqpacket::{BlockingConnection, Connection, PacketError};
 use ambit_net::socket::{DialOptions, ISTIO_KEEPALIVE, tcp_dial};
 use ambit_net::sys::process;
+use ambit_words::names::RESOLV_CONF;
 use anyhow::{Context, bail};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -24,7 +25,7 @@ use tokio::time::timeout;
 
 use super::allowed::Egress;
 use super::protocol::{Answer, DIALS_MAX, PACKET_SIZE_MAX_BYTES, QUERIES_MAX, Question};
-use super::resolve::{self, RESOLV_CONF};
+use super::resolve;
 use crate::image::SHIPPED_BINARY;
 
 /// The hidden subcommand.

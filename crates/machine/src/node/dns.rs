@@ -1,8 +1,8 @@
 //! Cluster DNS of one node: the names of services and pods under `cluster.local`, over UDP and TCP.
 //!
-//! It answers from a [`Zone`] that is replaced as a whole. A name outside the cluster does not exist
-//! here, so that a pod's resolver can go on to its next search domain quickly. Only in a machine with
-//! a way out are the host's resolvers asked for it.
+//! It answers from a [`Zone`] that is replaced as a whole. A name outside the cluster does not
+//! exist here, so that a pod's resolver can go on to its next search domain quickly. Only in a
+//! machine with a way out are the host's resolvers asked for it.
 
 mod outside;
 mod zone;

@@ -21,8 +21,6 @@ const QUERIES_MAX: usize = 256;
 const ANSWER_SIZE_MAX_BYTES: usize = u16::MAX as usize;
 /// How long an answer may take. Clients commonly wait for 5 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(4800);
-/// Names of every host for itself (RFC 6761), with those below them.
-const LOCALHOST: &str = "localhost";
 /// Reverse names of loopback addresses.
 const LOOPBACK: &str = "127.in-addr.arpa";
 
@@ -38,7 +36,7 @@ pub(crate) struct Outside {
 impl Outside {
     /// By way of process 1, which listens at this socket.
     pub(crate) fn new(socket: PathBuf) -> Self {
-        let fixed = [DEFAULT_CLUSTER_DOMAIN, LOCALHOST, LOOPBACK].map(str::to_owned);
+        let fixed = [DEFAULT_CLUSTER_DOMAIN, "localhost", LOOPBACK].map(str::to_owned);
         let reverse = own_networks().map(reverse_zone);
         let own = fixed.into_iter().chain(reverse).collect();
         Self { socket, own, places: Semaphore::new(QUERIES_MAX) }
