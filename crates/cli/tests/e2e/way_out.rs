@@ -1,11 +1,14 @@
 //! `ambit up --egress`: pods reach the outside when asked, only what they may, and never the host.
 //!
 //! Two namespaces play the host, where `ambit up` runs, and the outside, where a server and a
-//! resolver are. The host's `resolv.conf` is one of a mount namespace of its own.
+//! resolver are. The host's `resolv.conf` is one of a mount namespace of its own. Making them needs
+//! root, also for the machine of a user without root.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -74,6 +77,8 @@ echo $outside
 cat > /dev/null
 "#;
 
+/// A user without privileges.
+const NOBODY: u32 = 65_534;
 const CAPTURED: &str = "client/load";
 const UNCAPTURED: &str = "outside/plain";
 
@@ -88,6 +93,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let resolv_conf = tempfile::NamedTempFile::new().expect("a file");
+        fs::set_permissions(resolv_conf.path(), Permissions::from_mode(0o644)).expect("set");
         let mut host = Command::new("unshare")
             .args(["--net", "--mount", "bash", "-c", HOST])
             .arg(resolv_conf.path())
@@ -118,15 +124,19 @@ impl Scene {
         self.host_netns().run(|| greet("127.0.0.1:7001", "loopback")).expect("the host is there");
     }
 
+    /// Starts a program where the host is, when it gets its words.
+    fn program(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.host.id().to_string(), "--net", "--mount"]).args(words);
+        command
+    }
+
     /// `ambit up` of the application where the host is.
     fn up(&self, name: &'static str, flags: &[&str]) -> Machine {
         let machine = Machine::none(name);
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.host.id().to_string(), "--net", "--mount"]);
-        command.arg(binary());
+        let program = self.program(&[binary().to_str().expect("its path is text")]);
         let words = [&["up", "-", "--detach"], flags].concat();
-        let input = format!("{}\n---\n{PLAIN}", app(Mesh::On));
-        let said = machine.ambit_by(command, &words, &input);
+        let said = machine.ambit_by(program, &words, &application());
         assert!(said.status.success(), "ambit up: {}", said.err);
         machine.wait_until_meshed();
         machine
@@ -159,6 +169,11 @@ impl Drop for Scene {
         drop(self.host.stdin.take());
         let _ended = self.host.wait();
     }
+}
+
+/// The application, two of whose namespaces are in the mesh, and a pod that is in neither.
+fn application() -> String {
+    format!("{}\n---\n{PLAIN}", app(Mesh::On))
 }
 
 /// Says this to everybody who connects.
@@ -197,10 +212,13 @@ fn resolve(socket: UdpSocket) {
     });
 }
 
-/// What a pod hears at once when it connects there.
+/// Has bash print what it hears at once when it connects there.
+fn listening(to: &str) -> String {
+    format!("exec 3<>/dev/tcp/{to} && timeout 5 head -n 1 <&3")
+}
+
 fn heard(machine: &Machine, pod: &str, to: &str) -> String {
-    let script = format!("exec 3<>/dev/tcp/{to} && timeout 5 head -n 1 <&3");
-    machine.bash(pod, &script)
+    machine.bash(pod, &listening(to))
 }
 
 fn reaches(machine: &Machine, pod: &str, to: &str) {
@@ -276,4 +294,38 @@ fn only_what_is_named_is_reached_and_without_the_flag_nothing() {
         }
     }
     machine.down();
+}
+
+#[test]
+fn a_machine_of_a_user_without_root_has_a_way_out_too() {
+    let scene = Scene::new();
+    let machine = Machine::none("way-out-user");
+    fs::create_dir(machine.layout.root()).expect("a directory");
+    unix::fs::chown(machine.layout.root(), Some(NOBODY), Some(NOBODY)).expect("given");
+    // Where the user can run it.
+    let programs = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(programs.path(), Permissions::from_mode(0o755)).expect("set");
+    let program = programs.path().join("ambit");
+    fs::copy(binary(), &program).expect("copied");
+    let (user, group) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+    let as_user = ["setpriv", &user, &group, "--clear-groups", program.to_str().expect("text")];
+    let by_user =
+        |words: &[&str], input: &str| machine.ambit_by(scene.program(&as_user), words, input);
+    let said = by_user(&["up", "-", "--detach", "--egress"], &application());
+    assert!(said.status.success(), "ambit up: {}", said.err);
+    let reaches = |(pod, to): &(&str, &str)| {
+        let words = ["exec", pod, "--", "bash", "-c", &listening(to)];
+        let start = Instant::now();
+        std::iter::repeat_with(|| by_user(&words, ""))
+            .take_while(|_| start.elapsed() < SETTLE_TIMEOUT)
+            .any(|said| said.out == "outside\n")
+    };
+    let all = ["192.0.2.7/7000", "2001:db8::7/7000", "out.example/7000"];
+    let all = [CAPTURED, UNCAPTURED].into_iter().flat_map(|pod| all.map(|to| (pod, to)));
+    let failed: Vec<_> = all.filter(|it| !reaches(it)).collect();
+    // Only the user can take it down.
+    let said = by_user(&["down"], "");
+    assert!(said.status.success(), "ambit down: {}", said.err);
+    scene.is_left();
+    assert_eq!(failed, []);
 }

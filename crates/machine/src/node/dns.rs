@@ -81,7 +81,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, names: Arc<Names>) {
                 let query = query[..length].to_owned();
                 // Who asks for others need not wait meanwhile. The way outside bounds how many.
                 tokio::spawn(async move {
-                    let reply = names.from_outside(&query, &asked, Transport::Udp).await;
+                    let reply = names.ask_outside(&query, &asked, Transport::Udp).await;
                     send(&socket, reply, client).await;
                 });
             }
@@ -178,12 +178,12 @@ impl Names {
         match self.judge(query) {
             Judgement::None => None,
             Judgement::Here(query) => sized(reply(&query, &self.current()), &query, transport),
-            Judgement::Outside(asked) => self.from_outside(query, &asked, transport).await,
+            Judgement::Outside(asked) => self.ask_outside(query, &asked, transport).await,
         }
     }
 
     /// What the host's resolvers answer: as it came if it fits, or else that it does not.
-    async fn from_outside(
+    async fn ask_outside(
         &self,
         query: &[u8],
         asked: &Message,
@@ -417,7 +417,7 @@ mod tests {
             query.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
             let query = query.to_vec().unwrap();
             let reply = names.answer(&query, transport).await.unwrap();
-            assert_eq!((&reply[..2], reply[3] & 0xf), (&[0, 77][..], u8::from(code.low())));
+            assert_eq!((&reply[..2], reply[3] & 0xf), (&[0, 77][..], code.low()));
             assert_eq!(reply.len() - query.len(), length, "{name}");
             assert_eq!(reply[2] & 2 != 0, cut, "{name}");
         };
