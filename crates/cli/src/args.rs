@@ -288,6 +288,17 @@ pub(crate) struct UpArgs {
     /// LoadBalancer have their ports without it.
     #[arg(long = "publish", value_name = "PORT=SERVICE:PORT")]
     pub(crate) publish: Vec<ambit_machine::Published>,
+    /// Lets pods connect by TCP to what this computer reaches, and look up names as it does. Off
+    /// by default; with networks, such as --egress=10.0.0.0/8,192.0.2.7/32, only to these. This
+    /// computer's loopback and link-local addresses are never reached.
+    #[arg(
+        long,
+        value_name = "CIDR,...",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ambit_machine::Egress::EVERYWHERE
+    )]
+    pub(crate) egress: Option<ambit_machine::Egress>,
     /// Serves the Kubernetes API on a port of this computer's loopback, for kubectl.
     /// Without a port the kernel chooses one. See `ambit kubeconfig`.
     #[arg(

@@ -4,8 +4,10 @@
 //! namespace). That process starts the binary again as process 1 of the new PID namespace and ends.
 //! A pipe reports what process 1 is waiting for.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -20,6 +22,7 @@ use super::down::{DownError, down_held, remove_state, wait_for_store};
 use super::import::{self, Claim, ImportError};
 use super::record::{Liveness, Record, RecordError, liveness};
 use crate::addresses::NODES_MAX;
+use crate::egress;
 use crate::image::{ImageMap, SHIPPED_BINARY};
 use crate::layout::{IMAGE_STORE, Layout, STATE_PATH_LEN_MAX};
 use crate::ownership::{
@@ -102,6 +105,9 @@ pub enum UpError {
          kernel.apparmor_restrict_unprivileged_userns)"
     )]
     Namespaces(#[source] io::Error),
+    /// There is no way out.
+    #[error("cannot start the process that connects the machine to the outside")]
+    Egress(#[source] io::Error),
     /// Process 1 cannot be talked to.
     #[error("cannot hand the machine its configuration")]
     Pipe(#[source] io::Error),
@@ -193,6 +199,12 @@ async fn start(
         Namespaces::MOUNT | Namespaces::PID | Namespaces::NET | Namespaces::IPC | Namespaces::UTS;
     let rootless = process::effective_uid() != 0;
     let namespaces = if rootless { own | Namespaces::USER } else { own };
+    if let Some(egress) = &config.egress {
+        // Here, where the host's network is. It ends when nobody has the socket any more.
+        let socket = egress::start(&config.binary, egress).map_err(UpError::Egress)?;
+        command.arg(socket.as_raw_fd().to_string());
+        process::start_with_only(&mut command, Some(socket));
+    }
     process::start_in_namespaces(&mut command, namespaces);
     let mut child = tokio::process::Command::from(command).spawn().map_err(UpError::Namespaces)?;
     let text = serde_json::to_vec(config).expect("a configuration can be written as JSON");
@@ -315,13 +327,21 @@ fn is_foreign(root: &Path) -> io::Result<bool> {
 }
 
 /// In the new namespaces: starts process 1, which takes over the pipes, and ends.
-pub(super) fn run_outer() -> anyhow::Result<ExitCode> {
+pub(super) fn run_outer(words: &[OsString]) -> anyhow::Result<ExitCode> {
+    let way_out = take_way_out(words)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(SHIPPED_BINARY).args(["lab-machine", INNER]).args(words);
     // What the caller's caller left open is none of the machine's, let alone of its pods'.
-    process::close_on_exec_from(3).context("let go of inherited descriptors")?;
-    Command::new("/proc/self/exe")
-        .arg0(SHIPPED_BINARY)
-        .args(["lab-machine", INNER])
-        .spawn()
-        .context("start process 1 of the machine")?;
+    process::start_with_only(&mut command, way_out);
+    command.spawn().context("start process 1 of the machine")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes over the socket of the way out, whose descriptor's number is the one word; `None` if there
+/// is no word.
+pub(super) fn take_way_out(words: &[OsString]) -> anyhow::Result<Option<OwnedFd>> {
+    let [number] = words else { return Ok(None) };
+    let number = number.to_str().and_then(|number| number.parse().ok());
+    let number = number.context("the way out is no number of a descriptor")?;
+    Ok(Some(process::take_inherited(number).context("take over the way out")?))
 }

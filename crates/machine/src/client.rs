@@ -18,6 +18,7 @@ use crate::command::{
     Apply, Captured, Delete, Diff, Difference, Expected, Kill, Refusal, Restart, Scale,
     StartCapture,
 };
+use crate::egress::Egress;
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::objects::{Changes, Kind, ObjectRef};
@@ -89,6 +90,9 @@ pub struct MachineStatus {
     pub rootless: bool,
     /// It carries the mesh.
     pub mesh: bool,
+    /// What of the outside its pods may reach, as networks; absent where they reach nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
     /// Its nodes.
     pub nodes: Vec<NodeInfo>,
     /// Its programs.

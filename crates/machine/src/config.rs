@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::Egress;
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
 use crate::node_labels::NodeLabels;
@@ -29,6 +30,9 @@ pub struct UpConfig {
     pub host_paths: Vec<HostPath>,
     /// Whether limits of containers hold.
     pub limits: bool,
+    /// What of the outside pods may reach; nothing without.
+    #[serde(default)]
+    pub egress: Option<Egress>,
     /// Programs that run in place of `ambit proxy`, by node.
     pub proxies: BTreeMap<String, PathBuf>,
     /// Further arguments of every `ambit control`, `ambit node` and `ambit proxy`, by role.

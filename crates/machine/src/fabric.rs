@@ -1,7 +1,7 @@
 //! The fabric: the machine's own network, a bridge that joins control plane and nodes.
 //!
 //! Each of them has a namespace with one interface, and routes to the pods of every node. There is
-//! no route out of the machine.
+//! no link out of the machine: what may leave it is carried ([`crate::egress`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +17,9 @@ use crate::node::network::{NetworkError, prepare_namespace, set_parameters, with
 /// The bridge's name; packet captures name it too.
 pub(super) const BRIDGE: &str = "fabric";
 /// The one interface of a member.
-const MEMBER_LINK: &str = "eth0";
+pub(crate) const MEMBER_LINK: &str = "eth0";
 /// The control plane's namespace.
-pub(super) const CONTROL_NAME: &str = "control";
+pub(crate) const CONTROL_NAME: &str = "control";
 
 /// Why the fabric could not be made.
 #[derive(Debug, thiserror::Error)]

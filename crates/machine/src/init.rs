@@ -5,10 +5,13 @@
 //! up here, and nothing here may live outside this process tree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,12 +28,13 @@ use super::config::{Progress, UpConfig};
 use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
 use super::state::{Machine, Objects};
-use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
+use super::{birth, exec, fabric, kubernetes_api, pod_cpu, publish, server};
 use crate::addresses::NodeNetwork;
 use crate::cgroups::Cgroups;
 use crate::claims;
 use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
+use crate::egress;
 use crate::events::Events;
 use crate::layout::Layout;
 use crate::logs::LogFile;
@@ -49,7 +53,10 @@ const START_INTERVAL: Duration = Duration::from_millis(20);
 const CONTROLLER_RETRY: Duration = Duration::from_secs(1);
 
 /// Runs a machine. Its configuration comes on standard input, its progress goes to standard output.
-pub(super) fn run() -> anyhow::Result<ExitCode> {
+///
+/// A machine with a way out has the number of its socket's descriptor in `words`.
+pub(super) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
+    let way_out = birth::take_way_out(words)?;
     let config: UpConfig =
         serde_json::from_reader(io::stdin()).context("read the machine's configuration")?;
     process::new_session().context("leave the caller's terminal")?;
@@ -57,7 +64,7 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("start the runtime")
-        .and_then(|runtime| runtime.block_on(live(config)));
+        .and_then(|runtime| runtime.block_on(live(config, way_out)));
     if let Err(error) = &outcome {
         tell(&Progress::Failed { error: format!("{error:#}") });
     }
@@ -72,7 +79,7 @@ fn tell(progress: &Progress) {
     let _nobody_waits = output.write_all(&line).and_then(|()| output.flush());
 }
 
-async fn live(config: UpConfig) -> anyhow::Result<()> {
+async fn live(config: UpConfig, way_out: Option<OwnedFd>) -> anyhow::Result<()> {
     let layout = Layout::new(&config.state);
     create_directories(&layout)?;
     start_log(&layout)?;
@@ -83,6 +90,9 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     exec::listen(&machine)?;
     publish::listen(&machine)?;
     kubernetes_api::listen(&machine)?;
+    if let Some(socket) = way_out {
+        egress::open(&machine, socket).context("open the way out")?;
+    }
     let watch = Watch::new(&[machine.layout.pod_statuses()])?;
     let controllers = tokio::spawn(run_controllers(Arc::clone(&machine), watch));
     let autoscaler = tokio::spawn(run_autoscaler(Arc::clone(&machine)));
@@ -166,6 +176,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         images: config.images.clone(),
         host_paths: config.host_paths.clone(),
         cgroups,
+        egress: config.egress.clone(),
         binary: config.binary.clone(),
     };
     // Written down before they are made, so that they are found whatever happens.
@@ -192,6 +203,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         fabric: own,
         capture: Mutex::new(None),
         objects: Mutex::new(Objects { store, reported, admission, mesh, events, settled }),
+        has_lost_egress: AtomicBool::new(false),
         changed: Notify::new(),
         end: Notify::new(),
         layout,

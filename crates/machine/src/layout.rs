@@ -70,6 +70,11 @@ impl Layout {
         self.root.join("publish.sock")
     }
 
+    /// The socket that answers DNS queries for names outside, of a machine with a way out.
+    pub(crate) fn resolve_socket(&self) -> PathBuf {
+        self.root.join("resolve.sock")
+    }
+
     /// The socket that takes a port of the host on which the Kubernetes API is served.
     pub(crate) fn kubernetes_api_socket(&self) -> PathBuf {
         self.root.join("kubeapi.sock")

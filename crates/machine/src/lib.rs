@@ -14,6 +14,7 @@
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
 //! | `client`, `exec`, `processes`, `record` | what the user's commands need |
 //! | `publish` | ports of the host that lead to gateways |
+//! | `egress` | the way out of a machine, where it is asked for |
 //! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
@@ -38,6 +39,7 @@ mod config;
 mod controller;
 mod cron;
 mod down;
+mod egress;
 mod events;
 mod exec;
 mod fabric;
@@ -80,6 +82,7 @@ pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo
 pub use command::{Difference, Expected};
 pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
+pub use egress::{Egress, EgressError};
 pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
@@ -130,6 +133,7 @@ pub async fn read_services(layout: &Layout) -> Result<Vec<ServiceView>, WatchErr
 pub fn hidden_command(word: &OsStr, words: &[OsString]) -> Option<anyhow::Result<ExitCode>> {
     match word.to_str()? {
         "lab-machine" => Some(run(words)),
+        egress::COMMAND => Some(egress::run(words)),
         "lab-node" => Some(node::run(words)),
         "lab-pod-init" => Some(pod::run_init(words)),
         "lab-container" => Some(pod::run_container(words)),
@@ -140,8 +144,8 @@ pub fn hidden_command(word: &OsStr, words: &[OsString]) -> Option<anyhow::Result
 /// Runs one of the machine's own hidden steps.
 fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
     match words.first().and_then(|word| word.to_str()) {
-        Some(birth::OUTER) => birth::run_outer(),
-        Some(birth::INNER) => init::run(),
+        Some(birth::OUTER) => birth::run_outer(&words[1..]),
+        Some(birth::INNER) => init::run(&words[1..]),
         _ => anyhow::bail!("this is the machine's own; use `ambit up`"),
     }
 }

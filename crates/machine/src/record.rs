@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroups::Cgroups;
+use crate::egress::Egress;
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
 use crate::layout::Layout;
@@ -46,6 +47,9 @@ pub struct Record {
     /// Its control groups, where limits of containers hold.
     #[serde(default)]
     pub cgroups: Cgroups,
+    /// What of the outside pods may reach; nothing without.
+    #[serde(default)]
+    pub egress: Option<Egress>,
     /// The shipped binary.
     pub binary: PathBuf,
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use ambit_net::capture::Capture;
 use ambit_net::namespace::NetNs;
@@ -41,6 +42,8 @@ pub(super) struct Machine {
     pub(super) fabric: NetNs,
     pub(super) capture: Mutex<Option<Capture>>,
     pub(super) objects: Mutex<Objects>,
+    /// The way out was open, and its process on the host has ended.
+    pub(super) has_lost_egress: AtomicBool,
     /// Wakes the controllers after a command.
     pub(super) changed: Notify,
     /// Ends the machine.

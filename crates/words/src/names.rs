@@ -44,6 +44,9 @@ pub const ROOTS: &str = "istio";
 /// The file of the root certificate, with a node's credentials and a pod's.
 pub const ROOT_CERTIFICATE: &str = "root-cert.pem";
 
+/// Where a host, or a container, says who its resolvers are.
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
+
 /// The path of an object's name, as selectors of fields and replacements write it.
 pub const NAME_FIELD: &str = "metadata.name";
 /// What kubectl prints where there is nothing.

@@ -1,10 +1,10 @@
 //! `ambit acme`: the certificates that Gateways of a machine have by ACME (RFC 8555).
 //!
-//! A machine's networks have no way out, so the user's command speaks with the directory, and keeps
-//! what is issued in the machine's Secrets. What a gateway answers meanwhile is an annotation of
-//! its Service, as in a cluster. A Secret without our label is somebody else's and is never
-//! written. After a failure nothing is tried until the pause is over, unless the Gateway says
-//! something else.
+//! A machine's networks have no way out of their own, so the user's command speaks with the
+//! directory, and keeps what is issued in the machine's Secrets. What a gateway answers meanwhile
+//! is an annotation of its Service, as in a cluster. A Secret without our label is somebody else's
+//! and is never written. After a failure nothing is tried until the pause is over, unless the
+//! Gateway says something else.
 
 #![deny(clippy::print_stderr, reason = "it panics where nobody listens, before machines are down")]
 

@@ -102,6 +102,9 @@ fn tell_ways(args: &UpArgs, layout: &Layout) {
     for published in &args.publish {
         tell(format_args!("        {published}"));
     }
+    if let Some(egress) = &args.egress {
+        tell(format_args!("        pods reach the outside by TCP: {egress}"));
+    }
     if args.kubernetes_api.is_some() {
         let path = layout.kubeconfig();
         tell(format_args!("        kubectl uses it with KUBECONFIG={}", path.display()));
@@ -188,6 +191,7 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         node_labels: NodeLabels::all(&args.node_labels, args.nodes)?,
         host_paths: HostPath::all(&args.host_paths)?,
         limits: !args.no_limits,
+        egress: args.egress.clone(),
         proxies,
         arguments,
         environment: BTreeMap::new(),

@@ -141,6 +141,11 @@ impl Machine {
         feed(self.spawn(words), input)
     }
 
+    /// Runs a command of the user by way of a program that starts it elsewhere.
+    pub(crate) fn ambit_by(&self, program: Command, words: &[&str], input: &str) -> Said {
+        feed(self.start(program, words), input)
+    }
+
     /// Runs a command of a user whose logins of registries lie in this directory.
     pub(crate) fn ambit_with_logins(&self, logins: &Path, words: &[&str], input: &str) -> Said {
         let mut command = Command::new(binary());

@@ -98,6 +98,7 @@ fn bare(name: &'static str) -> Machine {
         node_labels: Default::default(),
         host_paths: Vec::new(),
         limits: false,
+        egress: None,
         proxies: Default::default(),
         arguments: Default::default(),
         environment: Default::default(),

@@ -668,6 +668,7 @@ mod tests {
             node_labels: NodeLabels::default(),
             host_paths: Vec::new(),
             limits: false,
+            egress: None,
             proxies: BTreeMap::new(),
             arguments: BTreeMap::from([(
                 "control".to_owned(),

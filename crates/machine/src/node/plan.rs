@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ambit_manifest::gateway::Position;
 use ambit_manifest::waypoint::SECRETS;
 use ambit_words::labels::{GATEWAY_MANAGED, GATEWAY_NAME};
-use ambit_words::names::{ROOTS, TOKENS};
+use ambit_words::names::{RESOLV_CONF, ROOTS, TOKENS};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, LifecycleHandler, Pod, SecurityContext,
 };
@@ -86,7 +86,7 @@ pub(crate) fn files(pod: &Pod, pod_ips: &[IpAddr]) -> Vec<(&'static str, String)
         names.namespace, dns.v4, dns.v6
     );
     let hostname = format!("{hostname}\n");
-    vec![("/etc/hosts", hosts), ("/etc/resolv.conf", resolv), (HOSTNAME, hostname)]
+    vec![("/etc/hosts", hosts), (RESOLV_CONF, resolv), (HOSTNAME, hostname)]
 }
 
 /// Makes the plan of a pod.

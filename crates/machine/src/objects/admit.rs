@@ -153,8 +153,8 @@ pub enum ApplyError {
     },
     /// A service that is only a name.
     #[error(
-        "{object}: type ExternalName is not supported, a machine has no way out of itself; \
-         use a ServiceEntry with static endpoints"
+        "{object}: type ExternalName is not supported, the mesh has no address for its \
+         traffic; use a ServiceEntry"
     )]
     ExternalName {
         /// Which.

@@ -280,6 +280,7 @@ pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
         node_labels: NodeLabels::default(),
         host_paths: Vec::new(),
         limits: true,
+        egress: None,
         proxies: BTreeMap::new(),
         arguments: BTreeMap::new(),
         environment: BTreeMap::new(),
