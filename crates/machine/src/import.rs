@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use ambit_image::registry::{Connect, Credentials, PullError, PullOptions, pull};
+use ambit_image::registry::{Connect, Credentials, PullError, pull};
 use ambit_image::users::{self, UserError};
 use ambit_image::{
-    Image, Limits, Options, Reference, ReferenceError, Source, SourceError, Stop, Store,
+    FetchOptions, Image, Limits, Options, Reference, ReferenceError, Source, SourceError, Stop,
+    Store,
 };
 use tokio::task::spawn_blocking;
 
@@ -281,13 +282,12 @@ impl<'i, C: Connect, I: Future<Output = ()>> Importer<'i, C, I> {
     }
 
     async fn fetch(&mut self, name: &str, reference: &Reference) -> Result<Image, ImportError> {
-        let credentials = self.registries.credentials.clone();
-        let options = PullOptions { credentials, ..PullOptions::default() };
+        let options = FetchOptions::default();
         let store = self.store.clone();
         let scratch = store.scratch().map_err(store_failed)?;
-        let connect = &self.registries.connect;
+        let Registries { connect, credentials } = self.registries;
         let pulled = tokio::select! {
-            pulled = pull(connect, reference, &options, &store, scratch.path()) => pulled,
+            pulled = pull(connect, credentials, reference, &options, &store, scratch.path()) => pulled,
             () = &mut self.interruption => return Err(ImportError::Interrupted),
         };
         let source = pulled.map_err(|source| ImportError::Pull {
