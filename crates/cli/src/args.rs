@@ -377,7 +377,9 @@ pub(crate) struct ApplyArgs {
 pub(crate) struct ImageArgs {
     /// What an image of the manifests means; may be repeated. NAME=oci:PATH, =oci-archive:FILE or
     /// =docker-archive:FILE imports it, with :REF after the path if there are several images.
-    /// NAME=registry:REFERENCE fetches it, with the logins of `docker login`.
+    /// NAME=registry:REFERENCE fetches it, with the logins of `docker login`;
+    /// NAME=docker-daemon:REFERENCE and NAME=containerd:REFERENCE take it from the Docker or
+    /// containerd on this computer.
     /// NAME=COMMAND runs a local command instead. It holds for later `ambit apply`, and also for
     /// pods that start again.
     #[arg(long = "image", value_name = "NAME=SOURCE")]

@@ -175,3 +175,15 @@ pub(crate) async fn timed<T>(
     let timed = timeout(after, future).await;
     timed.map_err(|_| ExchangeError::Timeout { host: host.to_owned(), after })
 }
+
+/// A part of an address, with all that could mean something else written as numbers.
+pub(crate) fn escaped(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}

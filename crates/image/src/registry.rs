@@ -115,7 +115,8 @@ impl<C: Connect> Pull<'_, C> {
         let fetched = self.client.manifest(&version, &accepted(), limit).await;
         let (media_type, bytes) = fetched.map_err(|error| http(self.reference, &what, error))?;
         layout.begin(&media_type, expected, &bytes)?;
-        layout.fill(self).await
+        let source = layout.fill(self).await?;
+        Ok(source.shown_as(format!("registry:{}", self.reference)))
     }
 }
 

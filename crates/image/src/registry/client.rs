@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::challenge::Challenge;
 use super::credentials::Login;
 use crate::digest::Digest;
-use crate::exchange::{ExchangeError, Head, Sink, USER_AGENT, exchange, timed};
+use crate::exchange::{ExchangeError, Head, Sink, USER_AGENT, escaped, exchange, timed};
 use crate::layout::HashedFile;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -394,18 +394,6 @@ fn token_address(realm: &str, service: Option<&str>, repository: &str) -> Result
     let wrong = || HttpError::Address { text: without_query(realm) };
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     endpoint(&uri).map(|_| uri.clone())
-}
-
-/// A value of a query.
-fn escaped(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
-                char::from(byte).to_string()
-            }
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
 }
 
 #[cfg(test)]
