@@ -206,6 +206,7 @@ async fn status(machine: &Machine) -> MachineStatus {
     });
     let roles = futures::future::join_all(asks).await;
     MachineStatus {
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         pid: machine.record.pid,
         started_at: machine.record.started_at.clone(),
         rootless: machine.record.rootless,

@@ -1,5 +1,5 @@
 //! What a machine says about its objects when kubectl's users ask: templates, `describe`, `events`,
-//! `top`, `diff` and `analyze`.
+//! `top`, `diff`, `analyze` and `version`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -65,6 +65,7 @@ fn a_machine_says_what_it_has_and_what_happened_to_it() {
     measures(&machine);
     differs(&machine);
     analyses(&machine);
+    says_its_versions(&machine);
     machine.down();
 }
 
@@ -192,6 +193,32 @@ fn measures(machine: &Machine) {
         assert!(number(mesh, "Mi") >= 1, "each node has a proxy: {nodes}");
     }
     machine.delete(BUSY);
+}
+
+fn says_its_versions(machine: &Machine) {
+    machine.run(&["waypoint", "apply", "-n", "app", "--wait"]);
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = |agents: u32| {
+        format!(
+            "client {version}\ncontrol {version}\nmachine {version}\nnode {version} ({agents})\n\
+             proxy {version} (2)\nwaypoint {version} (1)\n"
+        )
+    };
+    assert_eq!(machine.run(&["version"]), expected(2));
+    assert_eq!(machine.run(&["version", "--client"]), format!("client {version}\n"));
+    let read: serde_json::Value =
+        serde_json::from_str(&machine.run(&["version", "-o", "json"])).expect("it is JSON");
+    assert_eq!(read["parts"].as_array().map(Vec::len), Some(7), "{read}");
+    assert!(machine.run(&["version", "-o", "yaml"]).contains("name: node-1"));
+    // An agent that nobody reaches.
+    let socket = machine.layout.cni_socket("node-2");
+    let aside = socket.with_extension("aside");
+    std::fs::rename(&socket, &aside).expect("it is there");
+    let said = machine.ambit(&["version"]);
+    std::fs::rename(&aside, &socket).expect("it was there");
+    assert_eq!((said.status.code(), said.out), (Some(1), expected(1)));
+    assert!(said.err.contains("node/node-2 does not run"), "{}", said.err);
+    machine.run(&["waypoint", "delete", "-n", "app", "--all"]);
 }
 
 fn differs(machine: &Machine) {
