@@ -43,14 +43,17 @@ spec:
   containers:
   - {name: main, image: ambit/sample:1, command: [sh, -c, exit 3]}
 ";
-/// Computes for as long as it lives.
+/// Computes for as long as it lives, in one of its containers, which shows in another session too.
 const BUSY: &str = "
 apiVersion: v1
 kind: Pod
 metadata: {name: busy, namespace: client}
 spec:
   containers:
-  - {name: main, image: ambit/sample:1, command: [bash, -c, 'while :; do :; done']}
+  - name: main
+    image: ambit/sample:1
+    command: [bash, -c, '(setsid bash -c \"while :; do :; done\") & while :; do :; done']
+  - {name: idle, image: ambit/sample:1, command: [sleep, infinity]}
 ";
 
 #[test]
@@ -186,6 +189,15 @@ fn measures(machine: &Machine) {
     };
     // However busy the processors are with others, it gets some of them.
     assert!(number(cells[2], "m") >= 1 && number(cells[3], "Mi") >= 1, "{top}");
+    let containers = machine.run(&["top", "pods", "busy", "-n", "client", "--containers"]);
+    let lines: Vec<Vec<&str>> =
+        containers.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..3], ["NAMESPACE", "POD", "NAME"], "{containers}");
+    let [main, idle] = &lines[1..] else { panic!("a line for each: {containers}") };
+    assert_eq!((&main[..3], idle[2]), (&["client", "busy", "main"][..], "idle"), "{containers}");
+    assert!(number(main[3], "m") > number(idle[3], "m"), "{containers}");
+    let said = machine.ambit(&["top", "nodes", "--containers"]);
+    assert!(!said.status.success() && said.err.contains("is of pods"), "{}", said.err);
     let nodes = machine.run(&["top", "nodes"]);
     says(&nodes, &["node-1", "node-2", "control", "MESH MEMORY"]);
     for line in nodes.lines().skip(1) {
