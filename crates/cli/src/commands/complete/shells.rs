@@ -1,7 +1,7 @@
 //! What is added to the generated completions of a shell, so that it offers names too.
 //!
-//! The shell gives the words up to the cursor to the hidden `ambit complete-names`. Where that knows
-//! names, the shell offers these, and else what was generated.
+//! The shell gives the words up to the cursor to the hidden `ambit complete-names`. Where that
+//! knows names, the shell offers these, and else what was generated.
 
 use clap_complete::Shell;
 
