@@ -10,7 +10,7 @@ use ambit_machine::{Client, PodInfo, ProcessInfo, Record, processes};
 use anyhow::{Context, Result, bail};
 
 use crate::args::{TopArgs, TopKind, TopOrder};
-use crate::table;
+use crate::{progress, table};
 
 /// How long processor time is measured.
 const MEASURED: Duration = Duration::from_secs(1);
@@ -34,10 +34,12 @@ pub(super) async fn top(args: &TopArgs) -> Result<ExitCode> {
     let pods = client.pods().await?;
     let record = Record::read(client.layout())?;
     let look = || processes(&record, &pods).context("read the processes of the machine");
+    let shown = progress::shown("measuring");
     let (before, start) = (look()?, Instant::now());
     tokio::time::sleep(MEASURED).await;
     let of = if args.containers { of_container } else { of_process };
     let used = used(&before, &look()?, start.elapsed(), of);
+    drop(shown);
     let is_asked = |name: &str| args.name.as_deref().is_none_or(|asked| asked == name);
     let (header, mut rows) = match args.of {
         TopKind::Pods => {

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use super::ask::{self, Role};
 use super::mesh::{self, Mesh};
 use crate::args::{VersionArgs, VersionOutput};
+use crate::progress;
 
 /// What `ambit version -o json` prints.
 #[derive(Debug, Serialize)]
@@ -87,6 +88,7 @@ async fn parts(args: &VersionArgs) -> Result<Vec<Part>> {
     match mesh::find(&args.state, &args.kube).await? {
         Mesh::Machine(layout) => of_machine(layout).await,
         Mesh::Cluster(cluster) => {
+            let _shown = progress::shown("asking the cluster");
             let found = cluster.versions().await?.into_iter();
             Ok(found.map(|it| part(it.part, it.name, it.version.map_err(Into::into))).collect())
         }
