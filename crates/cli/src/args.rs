@@ -12,6 +12,7 @@ mod objects;
 mod plan;
 mod probe;
 mod state;
+mod version;
 mod waypoint;
 
 use std::ffi::OsString;
@@ -38,6 +39,7 @@ pub(crate) use objects::{
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
 pub(crate) use state::StateArgs;
+pub(crate) use version::{VersionArgs, VersionOutput};
 pub(crate) use waypoint::{WaypointArgs, WaypointCommand, WaypointShape, WaypointTarget};
 
 /// Ambit, a service mesh without sidecars.
@@ -134,6 +136,9 @@ pub(crate) enum Command {
     /// Restarts the pods of a Deployment, StatefulSet or DaemonSet on this machine, or waits until
     /// they are all there.
     Rollout(RolloutArgs),
+    /// Shows the version of this program and of each part of the running mesh. Exits with 1 if a
+    /// part does not say its own.
+    Version(VersionArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
     /// Leads ports of this computer to ports of a pod on this machine, until it is stopped.
@@ -203,6 +208,7 @@ impl Command {
             Self::PortForward(args) => Some(&mut args.state),
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
+            Self::Version(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
             Self::Routes(args) => Some(&mut args.state),
             Self::Waypoint(args) => args.command.as_mut().map(WaypointCommand::state),
@@ -226,6 +232,7 @@ impl Command {
             Self::PortForward(args) => Some(&args.kube),
             Self::Logs(args) => Some(&args.kube),
             Self::Status(args) => Some(&args.kube),
+            Self::Version(args) => Some(&args.kube),
             Self::Why(args) => Some(&args.kube),
             Self::Routes(args) => Some(&args.kube),
             Self::Waypoint(args) => args.command.as_ref().map(WaypointCommand::kube),
@@ -392,7 +399,9 @@ pub(crate) struct ApplyArgs {
 pub(crate) struct ImageArgs {
     /// What an image of the manifests means; may be repeated. NAME=oci:PATH, =oci-archive:FILE or
     /// =docker-archive:FILE imports it, with :REF after the path if there are several images.
-    /// NAME=registry:REFERENCE fetches it, with the logins of `docker login`.
+    /// NAME=registry:REFERENCE fetches it, with the logins of `docker login`;
+    /// NAME=docker-daemon:REFERENCE and NAME=containerd:REFERENCE take it from the Docker or
+    /// containerd on this computer.
     /// NAME=COMMAND runs a local command instead. It holds for later `ambit apply`, and also for
     /// pods that start again.
     #[arg(long = "image", value_name = "NAME=SOURCE")]

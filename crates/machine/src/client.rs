@@ -82,6 +82,9 @@ pub enum WaitError {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
+    /// The version of its process 1, and so of all that it starts. One before this field is silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// Its process 1 as seen on the host.
     pub pid: i32,
     /// When it was started.

@@ -85,7 +85,9 @@ pub use down::{DownError, DownReport, down, left};
 pub use egress::{Egress, EgressError};
 pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
 pub use host_path::{HostPath, HostPathError};
-pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
+pub use import::{
+    FetchError, ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries,
+};
 pub use judgement::judge;
 pub use kubernetes_api::{
     ApiAddress, ApiAddressError, KubernetesApiError, bind_kubernetes_api, serve_kubernetes_api,

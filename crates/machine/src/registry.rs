@@ -58,6 +58,9 @@ pub struct ContainerStatus {
     pub name: String,
     /// It runs.
     pub running: bool,
+    /// Its first process, by the pod's own numbers, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
     /// It runs, and its `postStart` has ended: from now on its probes are asked.
     pub probed: bool,
     /// Its start is over: its startup probe, if any, has succeeded.

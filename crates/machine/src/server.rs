@@ -208,6 +208,7 @@ async fn status(machine: &Machine) -> MachineStatus {
     let mut roles = futures::future::join_all(asks).await;
     roles.extend(lost_egress(machine));
     MachineStatus {
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         pid: machine.record.pid,
         started_at: machine.record.started_at.clone(),
         rootless: machine.record.rootless,

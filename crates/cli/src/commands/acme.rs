@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep, timeout};
 use self::machine::{Asked, Held, Machine};
 use super::settle;
 use crate::args::AcmeArgs;
+use crate::progress;
 
 /// How often the Gateways are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -108,7 +109,9 @@ async fn once(client: &Client, all: Vec<Asked>) -> Result<bool> {
     }
     let mut is_whole = true;
     for asked in all {
+        let shown = progress::shown("ordering a certificate");
         let outcome = go_on(client, &asked).await;
+        drop(shown);
         is_whole &= matches!(outcome, Ok(Outcome::Good(_) | Outcome::Foreign | Outcome::Ordered));
         super::print_text(&format!("{asked}: {}\n", sentence(&asked, &outcome)))?;
     }

@@ -490,6 +490,7 @@ mod tests {
     #[test]
     fn what_is_printed_as_json() {
         let machine = MachineStatus {
+            version: Some("0.1.0".to_owned()),
             pid: 4711,
             started_at: "2026-11-24T16:13:32Z".to_owned(),
             rootless: true,

@@ -21,6 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{findings, publish};
 use crate::args::{DemoArgs, Report, StateArgs, UpArgs};
+use crate::progress;
 
 /// How long the pods of a new mesh may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -250,7 +251,9 @@ async fn gone(client: &Client) {
 
 /// Takes a machine down.
 pub(super) async fn down(args: &StateArgs) -> Result<ExitCode> {
+    let shown = progress::shown("taking the machine down");
     let report = ambit_machine::down(&super::layout(args)).await?;
+    drop(shown);
     let what = if report.ended { "down" } else { "what was left is removed" };
     let seconds = report.duration_ms as f64 / 1e3;
     tell(format_args!("{what} in {seconds:.2} s; logs are in {}", report.logs.display()));

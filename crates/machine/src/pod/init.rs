@@ -350,7 +350,7 @@ impl Pod {
             }
         };
         self.note_container(&plan.name, |status| {
-            (status.running, status.probed) = (false, false);
+            (status.running, status.pid, status.probed) = (false, None, false);
             (status.started, status.ready) = (false, false);
             status.last_exit = Some(end.exit);
             status.oom_killed = end.exit != 0 && self.cgroups.kills(&plan.name) > kills;
@@ -484,11 +484,12 @@ impl Pod {
 
     fn note_running(&self, plan: &ContainerPlan, tree: Option<Arc<OwnTree>>) {
         // In place: it may have been asked to end while it was launched.
-        if let Some(running) = self.running_now().get_mut(&plan.name) {
+        let pid = self.running_now().get_mut(&plan.name).map(|running| {
             (running.is_program, running.tree) = (true, tree);
-        }
+            running.process.pid
+        });
         self.note_container(&plan.name, |status| {
-            status.running = true;
+            (status.running, status.pid) = (true, pid);
             let hook = if plan.post_start.is_some() { "its postStart hook runs" } else { "" };
             hook.clone_into(&mut status.reason);
         });
