@@ -240,7 +240,8 @@ mod tests {
     fn states_have_words_and_times() {
         let mut pod = json!({"status": {
             "initContainerStatuses": [
-                {"restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+                {"restartCount": 0,
+                    "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
             ],
             "containerStatuses": [
                 {"restartCount": 0, "state": {"running": {}}},
