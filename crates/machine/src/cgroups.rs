@@ -2,9 +2,13 @@
 //!
 //! A machine makes a group of its own for each controller, below that in which it was started; in
 //! it are groups of pods, and in these groups of containers. Only containers with limits are in
-//! one. A machine that may not make groups, as without root, has none: then limits have no effect,
-//! and who applies them is warned. Version 1 and 2 of the kernel's interface are known; where a
-//! host has both, the controller decides which one it is.
+//! one. A container's limits are those of its group, and its processes are in a group below that: a
+//! process can make a namespace of groups in which its own is the root, and mount and write that
+//! one, but not what is above.
+//!
+//! A machine that may not make groups, as without root, has none: then limits have no effect, and
+//! who applies them is warned. Version 1 and 2 of the kernel's interface are known; where a host
+//! has both, the controller decides which one it is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -22,6 +26,11 @@ const CPU_PERIOD_MICROS: u64 = 100_000;
 const CPU_QUOTA_MIN_MICROS: u64 = 1_000;
 /// Thousandths, as a power of ten: the unit of processors.
 const MILLI: i32 = -3;
+/// What the groups of containers are called before their names: a file of the kernel's could have
+/// such a name, as `tasks` has.
+const CONTAINER: &str = "c.";
+/// The group of a container's processes, below that with its limits.
+const INSIDE: &str = "in";
 /// The file that a process enters a group by.
 const PROCESSES: &str = "cgroup.procs";
 /// The file of version 2 that says which controllers the groups below have.
@@ -188,10 +197,7 @@ impl Cgroup {
     }
 
     fn ensure(&self, controller: &str) -> io::Result<()> {
-        match fs::create_dir(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        make(&self.directory)?;
         if self.is_unified {
             fs::write(self.directory.join(BELOW), format!("+{controller}"))?;
         }
@@ -227,8 +233,12 @@ impl HeldCgroups {
     /// How many processes of a container the kernel has killed for want of memory.
     pub(crate) fn kills(&self, container: &str) -> u64 {
         let Some((group, is_unified)) = &self.memory else { return 0 };
-        let file = if *is_unified { "memory.events" } else { "memory.oom_control" };
-        let text = fs::read_to_string(seen(group).join(container).join(file));
+        let limited = place(group, container);
+        // Version 1 counts where the process was, version 2 also above.
+        let text = match is_unified {
+            true => fs::read_to_string(limited.join("memory.events")),
+            false => fs::read_to_string(limited.join(INSIDE).join("memory.oom_control")),
+        };
         counter(&text.unwrap_or_default(), "oom_kill")
     }
 }
@@ -237,16 +247,29 @@ fn seen(group: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", group.as_raw_fd()).into()
 }
 
+/// The group with a container's limits.
+fn place(group: &OwnedFd, container: &str) -> PathBuf {
+    seen(group).join(format!("{CONTAINER}{container}"))
+}
+
 fn below(group: &OwnedFd, container: &str) -> io::Result<PathBuf> {
-    let directory = seen(group).join(container);
-    match fs::create_dir(&directory) {
+    let directory = place(group, container);
+    make(&directory)?;
+    Ok(directory)
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(directory),
+        _ => Ok(()),
     }
 }
 
-fn entrance(directory: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).open(directory.join(PROCESSES))
+/// Where processes enter a group with limits.
+fn entrance(limited: &Path) -> io::Result<File> {
+    let inside = limited.join(INSIDE);
+    make(&inside)?;
+    OpenOptions::new().write(true).open(inside.join(PROCESSES))
 }
 
 fn set_cpu(directory: &Path, is_unified: bool, milli: u64) -> io::Result<()> {
@@ -265,6 +288,11 @@ fn set_memory(directory: &Path, is_unified: bool, bytes: u64) -> io::Result<()> 
     if is_unified {
         fs::write(directory.join("memory.max"), &bytes)?;
         return write_if_there(&directory.join("memory.swap.max"), "0");
+    }
+    let hierarchy = directory.join("memory.use_hierarchy");
+    if fs::read_to_string(&hierarchy).is_ok_and(|text| text.trim() == "0") {
+        // Older kernels count what is in the groups below only when asked.
+        fs::write(&hierarchy, "1")?;
     }
     fs::write(directory.join("memory.limit_in_bytes"), &bytes)?;
     write_if_there(&directory.join("memory.memsw.limit_in_bytes"), &bytes)

@@ -4,9 +4,10 @@
 //! gone with the machine whatever ends it. It outlives pods, but not its claim. Process 1 mounts it
 //! in the machine's mount namespace; the pods' inits take it from there.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use ambit_manifest::quantity;
 use ambit_net::sys::mount::{self, MountOptions};
@@ -21,83 +22,82 @@ use crate::objects::{Kind, ObjectRef, Store, StoreError};
 
 /// The class that claims are of which do not say: the name of what there is.
 const CLASS: &str = "ambit";
+/// Most claims that have a volume.
+const CLAIMS_MAX: usize = 1000;
 /// What everybody may do with a volume, as local-path provisioners have it.
 const MODE: u32 = 0o777;
 /// No devices of anybody, and no privileges.
 const OPTIONS: MountOptions =
     MountOptions { read_only: false, no_suid: true, no_dev: true, no_exec: false };
 
-/// Makes the volumes of new claims and lets go of those whose claim is gone; whether any was made.
-/// A pod keeps the volume that it has.
-pub(crate) fn keep(layout: &Layout, store: &Store) -> bool {
-    let claims = store.of_plural(Kind::PersistentVolumeClaim.plural());
-    let wanted: BTreeMap<&str, &Value> =
-        claims.map(|(_, value)| (text(value, "/metadata/uid"), value)).collect();
-    let there = fs::read_dir(layout.claims()).into_iter().flatten().flatten();
-    for entry in there {
-        let is_wanted = entry.file_name().to_str().is_some_and(|uid| wanted.contains_key(uid));
-        let path = entry.path();
-        if !is_wanted && let Err(error) = mount::unmount(&path).and_then(|()| fs::remove_dir(&path))
-        {
-            tracing::warn!(path = %path.display(), %error, "cannot remove a claim's volume");
-        }
-    }
-    let missing = wanted.iter().filter(|(uid, _)| !layout.claim(uid).exists());
-    let make = |(uid, value): (&&str, &&Value)| {
-        make(layout, uid, value)
-            .inspect_err(|error| {
-                let (claim, error) = (text(value, "/metadata/name"), error_chain(error));
-                tracing::error!(claim, error, "cannot make a claim's volume");
-            })
-            .is_ok()
-    };
-    // Each is tried.
-    missing.map(make).fold(false, |any, made| any | made)
-}
-
-fn make(layout: &Layout, uid: &str, value: &Value) -> io::Result<()> {
-    let (path, aside) = (layout.claim(uid), layout.root().join("claim.new"));
-    // It is there only when it is whole.
-    fs::create_dir_all(layout.claims())?;
-    fs::create_dir_all(&aside)?;
-    let made = mount::tmpfs(&aside, size_bytes(value), MODE, OPTIONS).and_then(|()| {
-        let tree = mount::detached(&aside)?;
-        mount::unmount(&aside)?;
-        fs::create_dir(&path)?;
-        mount::attach(tree, mount::open_path(&path)?).inspect_err(|_| {
-            // Empty: nothing but this made it.
-            let _left = fs::remove_dir(&path);
-        })
-    });
-    made.and(fs::remove_dir(&aside))
-}
-
-/// As much as is claimed, but not more than half of the memory.
-fn size_bytes(value: &Value) -> u64 {
-    let claimed = quantity(text(value, "/spec/resources/requests/storage"), 0);
-    claimed.unwrap_or(u64::MAX).min(memory::total_bytes() / 2)
-}
-
-/// Says of each claim whether it has its volume. Answers whether anything changed.
+/// Makes the volumes of new claims, says so in their status, and lets go of volumes whose claim is
+/// gone: a pod keeps the volume that it has. Answers whether a claim has changed.
 pub(crate) fn bind(store: &mut Store, now: &str) -> Result<bool, StoreError> {
-    let claims = store.of_plural(Kind::PersistentVolumeClaim.plural());
-    let open = claims.filter_map(|(object, value)| {
-        let uid = text(value, "/metadata/uid");
-        let is_open = text(value, "/status/phase") != "Bound" && store.layout().claim(uid).exists();
-        is_open.then(|| (object.clone(), bound(value)))
+    let layout = store.layout();
+    let claims = || store.of_plural(Kind::PersistentVolumeClaim.plural());
+    let there = let_go(layout, claims().map(|(_, value)| text(value, "/metadata/uid")).collect());
+    let open = claims().filter(|(_, value)| text(value, "/status/phase") != "Bound");
+    let room = CLAIMS_MAX.saturating_sub(there);
+    let bound = open.take(room).filter_map(|(object, value)| {
+        let made = ensure(layout, value);
+        made.inspect_err(|error| {
+            let (claim, error) = (object.to_string(), error_chain(error));
+            tracing::error!(claim, error, "cannot make a claim's volume");
+        })
+        .ok()?;
+        Some((object.clone(), bound(value)))
     });
-    let open: Vec<(ObjectRef, Value)> = open.collect();
-    let changed = !open.is_empty();
-    for (object, value) in open {
+    let bound: Vec<(ObjectRef, Value)> = bound.collect();
+    let changed = !bound.is_empty();
+    for (object, value) in bound {
         store.write(object, value, now)?;
     }
     Ok(changed)
 }
 
+/// Lets go of all volumes but those of these claims; how many there are then.
+fn let_go(layout: &Layout, wanted: BTreeSet<&str>) -> usize {
+    let entries = fs::read_dir(layout.claims()).into_iter().flatten().flatten();
+    let (kept, gone): (Vec<_>, Vec<_>) = entries
+        .map(|entry| entry.path())
+        .partition(|path| path.file_name().is_some_and(|it| wanted.iter().any(|uid| it == *uid)));
+    for path in gone {
+        if let Err(error) = mount::unmount(&path).and_then(|()| fs::remove_dir(&path)) {
+            tracing::warn!(path = %path.display(), %error, "cannot remove a claim's volume");
+        }
+    }
+    kept.len()
+}
+
+/// Makes the volume of a claim, unless it is there.
+fn ensure(layout: &Layout, claim: &Value) -> io::Result<()> {
+    let path = layout.claim(text(claim, "/metadata/uid"));
+    fs::create_dir_all(&path)?;
+    // A directory alone, as a failure may leave it, is none: its device is that of the others.
+    if fs::metadata(&path)?.dev() != fs::metadata(layout.claims())?.dev() {
+        return Ok(());
+    }
+    mount::tmpfs(&path, size_bytes(claim), MODE, OPTIONS)
+}
+
+/// As much as is claimed, but not more than half of the memory.
+fn size_bytes(claim: &Value) -> u64 {
+    claimed(claim).unwrap_or(u64::MAX).min(memory::total_bytes() / 2)
+}
+
+fn claimed(claim: &Value) -> Option<u64> {
+    quantity(text(claim, "/spec/resources/requests/storage"), 0)
+}
+
 fn bound(claim: &Value) -> Value {
     let mut claim = claim.clone();
     claim["spec"]["volumeName"] = json!(format!("pvc-{}", text(&claim, "/metadata/uid")));
-    let storage = claim.pointer("/spec/resources/requests/storage").cloned();
+    let size = size_bytes(&claim);
+    // As it is written, unless that is more than there is.
+    let storage = match claimed(&claim) == Some(size) {
+        true => text(&claim, "/spec/resources/requests/storage").to_owned(),
+        false => size.to_string(),
+    };
     claim["status"] = json!({
         "phase": "Bound", "accessModes": claim["spec"]["accessModes"],
         "capacity": {"storage": storage},
@@ -120,7 +120,7 @@ pub(crate) fn complete(claim: &mut Value, old: Option<&Value>) -> Result<(), &'s
     let (is, was) = (spec(claim), spec(old));
     if is.access_modes != was.access_modes {
         return Err("spec.accessModes");
-    } else if is.resources != was.resources {
+    } else if claimed(claim) != claimed(old) {
         return Err("spec.resources");
     } else if is.storage_class_name != was.storage_class_name {
         return Err("spec.storageClassName");
@@ -186,6 +186,13 @@ mod tests {
         let mut again = claim(spec.clone());
         complete(&mut again, Some(&old)).unwrap();
         assert_eq!((&again["spec"], &again["status"]), (&old["spec"], &old["status"]));
+        let mut huge = claim(spec.clone());
+        huge["spec"]["resources"]["requests"]["storage"] = json!("100Pi");
+        let half = (memory::total_bytes() / 2).to_string();
+        assert_eq!(bound(&huge)["status"]["capacity"]["storage"], half);
+        let mut same = spec.clone();
+        same["resources"]["requests"]["storage"] = json!("1024Mi");
+        assert_eq!(complete(&mut claim(same), Some(&old)), Ok(()), "it is as much");
         for (field, value, expected) in [
             ("accessModes", json!(["ReadWriteMany"]), "spec.accessModes"),
             ("resources", json!({"requests": {"storage": "2Gi"}}), "spec.resources"),

@@ -50,10 +50,11 @@ pub(crate) fn step(
     let gone = gone(store, reported);
     store.remove_gone(&gone)?;
     let mut changed = !gone.is_empty();
-    changed |= claims::bind(store, now)?;
     changed |= gateways::step(store, admission, mesh, now)?;
     changed |= drive_out(store, reported, now)?;
     changed |= roll_out(store, reported, now)?;
+    // Before their pods have a node.
+    changed |= claims::bind(store, now)?;
     changed |= place(store, now)?;
     changed |= judge_budgets(store, reported, now)?;
     Ok(changed)

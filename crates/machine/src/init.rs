@@ -31,14 +31,13 @@ use super::state::{Machine, Objects};
 use super::{birth, exec, fabric, kubernetes_api, pod_cpu, publish, server};
 use crate::addresses::NodeNetwork;
 use crate::cgroups::Cgroups;
-use crate::claims;
 use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
 use crate::egress;
 use crate::events::Events;
 use crate::layout::Layout;
 use crate::logs::LogFile;
-use crate::objects::{Admission, Limited, Store, StoreError, node_object};
+use crate::objects::{Admission, Limited, Store, node_object};
 use crate::ownership::{OwnershipError, create_below, open_own};
 use crate::reaper::Reaper;
 use crate::registry::{Mirror, Watch, WatchError, timestamp};
@@ -306,22 +305,13 @@ async fn run_controllers(machine: Arc<Machine>, mut watch: Watch) -> Result<(), 
         };
         let mut objects = machine.objects();
         objects.reported.read(&changes);
-        let outcome = settle(&mut objects);
+        let outcome = objects.settle();
         settled = outcome.is_ok();
         if let Err(error) = outcome {
             let error = anyhow::Error::new(error);
             tracing::error!(error = format!("{error:#}"), "the controllers cannot write");
         }
     }
-}
-
-/// Has the controllers work, and gives claims their volumes, until nothing is left to do.
-fn settle(objects: &mut Objects) -> Result<(), StoreError> {
-    objects.settle()?;
-    while claims::keep(objects.store.layout(), &objects.store) {
-        objects.settle()?;
-    }
-    Ok(())
 }
 
 /// Decides again and again how many pods autoscalers want, for ever.

@@ -52,7 +52,7 @@ pub(crate) enum PlanError {
         source_name: String,
     },
     /// A claim without its volume.
-    #[error("PersistentVolumeClaim {claim:?} has no volume yet; see the log of the machine")]
+    #[error("PersistentVolumeClaim {claim:?} has no volume yet; see logs/lab.log of the machine")]
     Unbound {
         /// Which.
         claim: String,

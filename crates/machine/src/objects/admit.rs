@@ -387,9 +387,10 @@ fn fields_without_effect(kind: Kind, value: &Value, limited: Limited) -> Vec<Str
             let own = workload_fields::without_effect(kind, value);
             let is_scalable = autoscaler_fields::SCALABLE.contains(&kind);
             let path = "spec.template.spec";
-            own.chain(pod_fields::without_effect(spec, path, is_scalable, limited)).collect()
+            let of_pods = pod_fields::without_effect(spec, path, is_scalable, limited);
+            own.into_iter().chain(of_pods).collect()
         }
-        ("PersistentVolumeClaim", ..) => workload_fields::without_effect(kind, value).collect(),
+        ("PersistentVolumeClaim", ..) => workload_fields::without_effect(kind, value),
         ("CronJob", Some(spec), _) => {
             let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"], limited);
             of_job.into_iter().map(|field| format!("spec.jobTemplate.{field}")).collect()

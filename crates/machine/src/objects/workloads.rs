@@ -163,6 +163,7 @@ fn immutable(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("/spec/selector", "spec.selector"),
             ("/spec/serviceName", "spec.serviceName"),
             ("/spec/podManagementPolicy", "spec.podManagementPolicy"),
+            ("/spec/volumeClaimTemplates", "spec.volumeClaimTemplates"),
         ],
         _ => &[("/spec/selector", "spec.selector")],
     }

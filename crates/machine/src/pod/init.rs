@@ -59,6 +59,8 @@ const RUNNER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The command of a hook never takes longer; before a container's end the pod's grace mostly ends
 /// first.
 const HOOK_MAX: Duration = Duration::from_secs(3600);
+/// The exit of a program that SIGKILL has ended, as a shell counts.
+const KILLED: i32 = 128 + 9;
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
@@ -353,7 +355,7 @@ impl Pod {
             (status.running, status.pid, status.probed) = (false, None, false);
             (status.started, status.ready) = (false, false);
             status.last_exit = Some(end.exit);
-            status.oom_killed = end.exit != 0 && self.cgroups.kills(&plan.name) > kills;
+            status.oom_killed = end.exit == KILLED && self.cgroups.kills(&plan.name) > kills;
             status.reason = complaint.unwrap_or_else(|| format!("exited with {}", end.exit));
         });
         end

@@ -10,6 +10,10 @@ use crate::lab::Lab;
 
 /// Wants ever more memory.
 const GREEDY: &str = "tail /dev/zero";
+/// Mounts the process' own groups, as anyone can in namespaces of his own, and takes limits away.
+const ESCAPE: &str = "unshare -UrmC sh -c '
+    mount -t cgroup -o memory x /mnt && echo -1 > /mnt/memory.limit_in_bytes && umount /mnt &&
+    mount -t cgroup -o cpu x /mnt && echo -1 > /mnt/cpu.cfs_quota_us && echo wrote'";
 const IDLE: &str = "exec sleep infinity";
 
 fn value(group: &Path, file: &str) -> String {
@@ -41,22 +45,33 @@ pub(crate) async fn containers_keep_to_their_limits() {
     let applied = lab.client.apply(vec![running("bound", IDLE, &limits)], false).await.unwrap();
     assert_eq!(applied.warnings, Vec::<String>::new());
     let memory_alone = json!({"resources": {"limits": {"memory": "32Mi"}}});
+    // A name that a file of the kernel's has.
+    let mut tasks = running("tasks", IDLE, &memory_alone);
+    tasks["spec"]["containers"][0]["name"] = json!("tasks");
     let free = running("free", IDLE, &json!({"resources": {"requests": {"cpu": "1"}}}));
-    lab.apply_ready(vec![free, running("greedy", &format!("sleep 1; {GREEDY}"), &memory_alone)])
-        .await;
+    lab.apply_ready(vec![
+        free,
+        tasks,
+        running("greedy", &format!("sleep 1; {GREEDY}"), &memory_alone),
+    ])
+    .await;
     let pods = lab.client.pods().await.unwrap();
     let uid = |name: &str| pods.iter().find(|pod| pod.name == name).unwrap().uid.clone();
-    let of = |group: &Path, name: &str| -> PathBuf { group.join(uid(name)).join("c") };
+    let of = |group: &Path, name: &str| -> PathBuf { group.join(uid(name)).join("c.c") };
     let (of_cpu, of_memory) = (of(&cpu.directory, "bound"), of(&memory.directory, "bound"));
     if !cpu.is_unified {
         assert_eq!(value(&of_cpu, "cpu.cfs_quota_us"), "25000");
         assert_eq!(value(&of_memory, "memory.limit_in_bytes"), (32 << 20).to_string());
         for (controller, group) in [("cpu", &of_cpu), ("memory", &of_memory)] {
             // The program, and a command beside it.
-            let end = format!("/{}/c", uid("bound"));
+            let end = format!("/{}/c.c/in", uid("bound"));
             let inside = path_inside(&lab, "bound", controller);
             assert!(inside.ends_with(&end), "{controller}: {inside}");
-            assert_eq!(value(group, "cgroup.procs").lines().count(), 1, "the program alone");
+            assert_eq!(
+                value(&group.join("in"), "cgroup.procs").lines().count(),
+                1,
+                "the program alone"
+            );
         }
     }
     assert!(!cpu.directory.join(uid("free")).exists(), "it has no limits");
@@ -69,7 +84,13 @@ pub(crate) async fn containers_keep_to_their_limits() {
     let (_, exit) = lab.sh("bound", &format!("{GREEDY}; exit $?"));
     assert_eq!(exit, 137, "a command counts with its container");
     assert_eq!(status(&lab, "bound").await.restarts, 0);
-    assert_eq!(lab.sh("bound", "mkdir /sys/fs/cgroup/memory/x").1, 1, "no way out");
+    if !cpu.is_unified {
+        // Its own group is all that a process can reach, and not the limits above it.
+        assert_eq!(lab.sh("bound", ESCAPE), ("wrote\n".to_owned(), 0));
+        assert_eq!(value(&of_cpu, "cpu.cfs_quota_us"), "25000");
+        assert_eq!(value(&of_memory, "memory.limit_in_bytes"), (32 << 20).to_string());
+        assert_eq!(lab.sh("bound", &format!("{GREEDY}; exit $?")).1, 137);
+    }
     // Groups end with their pod, and with the machine.
     lab.delete("pods", &["bound"]).await;
     lab.until_gone(&["bound"]).await;
