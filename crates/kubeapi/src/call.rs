@@ -523,7 +523,6 @@ mod tests {
         get("/api/v1/pods?watch=1&resourceVersion=x", 400, "is not a number");
         get("/api/v1/pods?watch=1&sendInitialEvents=1", 400, "needs allowWatchBookmarks");
         get("/api/v1/pods?labelSelector=a%20b", 400, "unable to parse requirement");
-        get("/api/v1/namespaces/a/pods/web/log?sinceTime=x", 400, "use --tail");
         get("/api/v1/namespaces/a/pods/web/log?sinceTime=x", 400, "must be a time such as");
         get("/api/v1/namespaces/a/pods/web/log?sinceSeconds=0", 400, "greater than 0");
         get("/api/v1/namespaces/a/pods/web/log?previous=1", 400, "leave --previous out");
