@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use ambit_net::sys::process::{self, Namespaces};
 use anyhow::Context;
@@ -28,6 +29,10 @@ use crate::layout::{IMAGE_STORE, Layout, STATE_PATH_LEN_MAX};
 use crate::ownership::{
     OwnershipError, check_remains, create_below, open_own, take_state_directory,
 };
+
+/// How often, and after which pauses, the control groups of a dead machine are tried to be removed.
+const CGROUPS_TRIES: usize = 100;
+const CGROUPS_PAUSE: Duration = Duration::from_millis(10);
 
 /// The step in the new namespaces, still in the old PID namespace.
 pub(super) const OUTER: &str = "outer";
@@ -301,7 +306,10 @@ fn make_room(layout: &Layout) -> Result<(), UpError> {
         Liveness::Alive => Err(UpError::Running { state: layout.root().to_owned() }),
         Liveness::Dead => match import::claim(layout).map_err(failed)? {
             Claim::Busy => Err(UpError::Importing { state: layout.root().to_owned() }),
-            Claim::Absent | Claim::Taken(_) => Ok(remove_state(layout)?),
+            Claim::Absent | Claim::Taken(_) => {
+                remove_cgroups(layout);
+                Ok(remove_state(layout)?)
+            }
         },
         Liveness::Absent if is_foreign(layout.root()).map_err(failed)? => {
             Err(UpError::Foreign { state: layout.root().to_owned() })
@@ -310,6 +318,21 @@ fn make_room(layout: &Layout) -> Result<(), UpError> {
             Some(_) => Ok(()),
             None => Err(UpError::Importing { state: layout.root().to_owned() }),
         },
+    }
+}
+
+/// Removes the control groups of a dead machine, whose last processes may be ending just now.
+fn remove_cgroups(layout: &Layout) {
+    // Without a record it has made none.
+    let Ok(record) = Record::read(layout) else { return };
+    for _ in 0..CGROUPS_TRIES {
+        if record.cgroups.remove().is_empty() {
+            return;
+        }
+        std::thread::sleep(CGROUPS_PAUSE);
+    }
+    for left in record.cgroups.present() {
+        tracing::warn!(left = %left.display(), "a control group of a dead machine is in use");
     }
 }
 

@@ -158,7 +158,7 @@ impl Cgroups {
     }
 
     /// The directories that are there.
-    pub(crate) fn present(&self) -> Vec<PathBuf> {
+    pub fn present(&self) -> Vec<PathBuf> {
         let mut present: Vec<PathBuf> =
             self.each().map(|(_, group)| group.directory.clone()).collect();
         present.dedup();

@@ -725,6 +725,7 @@ async fn machines_end_without_trace() {
     let config = lab.config.clone();
     let born = ambit_machine::up(&config, |_| {}).await.unwrap();
     assert_ne!(born.record.pid, lab.record_before.pid);
+    assert_eq!(lab.record_before.cgroups.present(), Vec::<std::path::PathBuf>::new());
     let again = Lab::of(config, born.record);
     again.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
     let layout = again.layout().clone();
