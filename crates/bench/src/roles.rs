@@ -206,6 +206,7 @@ mod tests {
             pid: host_pid,
             host_parent_pid: 1,
             name: name.to_owned(),
+            container: None,
             command: String::new(),
             resident_bytes: 0,
             cpu_ms: 0,

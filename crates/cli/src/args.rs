@@ -13,6 +13,7 @@ mod objects;
 mod plan;
 mod probe;
 mod state;
+mod version;
 mod waypoint;
 
 use std::ffi::OsString;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use ambit_machine::{ImageArgumentError, ImageArguments};
 use ambit_manifest::Unenforced;
 use ambit_words::departure::GRACE_MAX;
-use ambit_words::durations::{DurationError, parse_duration_within};
+use ambit_words::durations::{DurationError, parse_duration, parse_duration_within};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -41,6 +42,7 @@ pub(crate) use objects::{
 pub(crate) use plan::PlanArgs;
 pub(crate) use probe::ProbeArgs;
 pub(crate) use state::StateArgs;
+pub(crate) use version::{VersionArgs, VersionOutput};
 pub(crate) use waypoint::{WaypointArgs, WaypointCommand, WaypointShape, WaypointTarget};
 
 /// Ambit, a service mesh without sidecars.
@@ -141,6 +143,9 @@ pub(crate) enum Command {
     /// Restarts the pods of a Deployment, StatefulSet or DaemonSet on this machine, or waits until
     /// they are all there.
     Rollout(RolloutArgs),
+    /// Shows the version of this program and of each part of the running mesh. Exits with 1 if a
+    /// part does not say its own.
+    Version(VersionArgs),
     /// Runs a command in a pod.
     Exec(ExecArgs),
     /// Leads ports of this computer to ports of a pod on this machine, until it is stopped.
@@ -212,6 +217,7 @@ impl Command {
             Self::PortForward(args) => Some(&mut args.state),
             Self::Logs(args) => Some(&mut args.state),
             Self::Status(args) => Some(&mut args.state),
+            Self::Version(args) => Some(&mut args.state),
             Self::Why(args) => Some(&mut args.state),
             Self::Routes(args) => Some(&mut args.state),
             Self::Waypoint(args) => args.command.as_mut().map(WaypointCommand::state),
@@ -235,6 +241,7 @@ impl Command {
             Self::PortForward(args) => Some(&args.kube),
             Self::Logs(args) => Some(&args.kube),
             Self::Status(args) => Some(&args.kube),
+            Self::Version(args) => Some(&args.kube),
             Self::Why(args) => Some(&args.kube),
             Self::Routes(args) => Some(&args.kube),
             Self::Waypoint(args) => args.command.as_ref().map(WaypointCommand::kube),
@@ -315,11 +322,7 @@ pub(crate) struct UpArgs {
     #[arg(long, conflicts_with_all = ["proxies", "control_flags", "proxy_flags", "node_flags"])]
     pub(crate) no_mesh: bool,
     #[command(flatten)]
-    pub(crate) images: ImageArgs,
-    /// A directory of this computer that pods may write, by volumes of type hostPath; may be
-    /// repeated. Others they can only read. It is found once: what replaces it later is not meant.
-    #[arg(long = "host-path", value_name = "DIR")]
-    pub(crate) host_paths: Vec<PathBuf>,
+    pub(crate) pods: PodArgs,
     /// A program that runs instead of a node's proxy, such as a real ztunnel, as NODE=PATH; may be
     /// repeated.
     #[arg(long = "proxy", value_name = "NODE=PATH")]
@@ -385,12 +388,39 @@ pub(crate) struct ApplyArgs {
     pub(crate) manifests: ManifestArgs,
 }
 
+/// What pods of this computer may have of it.
+#[derive(Debug, Args)]
+pub(crate) struct PodArgs {
+    #[command(flatten)]
+    pub(crate) images: ImageArgs,
+    /// A directory of this computer that pods may write, by volumes of type hostPath; may be
+    /// repeated. Others they can only read. It is found once: what replaces it later is not meant.
+    #[arg(long = "host-path", value_name = "DIR")]
+    pub(crate) host_paths: Vec<PathBuf>,
+    /// Lets pods connect by TCP to what this computer reaches, and look up names as it does. Off
+    /// by default; with networks, such as --egress=10.0.0.0/8,192.0.2.7/32, only to these. This
+    /// computer's loopback and link-local addresses are never reached.
+    #[arg(
+        long,
+        value_name = "CIDR,...",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ambit_machine::Egress::EVERYWHERE
+    )]
+    pub(crate) egress: Option<ambit_machine::Egress>,
+    /// Lets containers use more processor time and memory than their limits allow.
+    #[arg(long)]
+    pub(crate) no_limits: bool,
+}
+
 /// What images mean on one machine.
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
     /// What an image of the manifests means; may be repeated. NAME=oci:PATH, =oci-archive:FILE or
     /// =docker-archive:FILE imports it, with :REF after the path if there are several images.
-    /// NAME=registry:REFERENCE fetches it, with the logins of `docker login`.
+    /// NAME=registry:REFERENCE fetches it, with the logins of `docker login`;
+    /// NAME=docker-daemon:REFERENCE and NAME=containerd:REFERENCE take it from the Docker or
+    /// containerd on this computer.
     /// NAME=COMMAND runs a local command instead. It holds for later `ambit apply`, and also for
     /// pods that start again.
     #[arg(long = "image", value_name = "NAME=SOURCE")]
@@ -516,6 +546,12 @@ pub(crate) struct LogsArgs {
     /// Begins with the last so many lines.
     #[arg(long, value_name = "LINES")]
     pub(crate) tail: Option<usize>,
+    /// Only lines that were written in the last so long, such as 30s or 5m.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) since: Option<Duration>,
+    /// Begins each line with the time when it was written.
+    #[arg(long)]
+    pub(crate) timestamps: bool,
     /// The container, if the pod has several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,

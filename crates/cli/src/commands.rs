@@ -28,6 +28,7 @@ mod stored;
 mod top;
 mod uninstall;
 mod up;
+mod version;
 mod waypoint;
 mod why;
 
@@ -69,6 +70,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::PortForward(args) => port_forward::run(args).await,
             Command::Logs(args) => inside::logs(args).await,
             Command::Status(args) => status::status(args).await,
+            Command::Version(args) => version::version(&args).await,
             Command::Why(args) => why::why(args).await,
             Command::Routes(args) => get::routes(args).await,
             Command::Check(args) => check::check(args).await,

@@ -7,6 +7,7 @@ mod args;
 mod colour;
 mod commands;
 mod jsonpath;
+mod progress;
 mod table;
 
 use std::ffi::{OsStr, OsString};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ambit_wire::admin::Refusal;
 use ambit_words::error_chain;
+use ambit_words::exposition::METRICS_PATH;
 use ambit_words::ports::PROXY_METRICS;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
@@ -23,7 +24,6 @@ use crate::parts::PodName;
 
 /// The largest answer that is read: a dump of a view with 100,000 workloads fits.
 const ANSWER_SIZE_MAX_BYTES: usize = 256 << 20;
-const STATS: &str = "/metrics";
 /// How long a part may take to answer, from the first packet to the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -41,9 +41,18 @@ impl crate::Cluster {
 
     /// What a node proxy has counted, as Prometheus reads it.
     pub async fn metrics(&self, pod: &PodName) -> Result<String, ClusterError> {
-        let (status, body) = self.fetch(pod, PROXY_METRICS, STATS).await?;
+        self.metrics_at(pod, PROXY_METRICS).await
+    }
+
+    /// What a part has counted that shows it at this port.
+    pub(crate) async fn metrics_at(
+        &self,
+        pod: &PodName,
+        port: u16,
+    ) -> Result<String, ClusterError> {
+        let (status, body) = self.fetch(pod, port, METRICS_PATH).await?;
         if !status.is_success() {
-            let what = format!("{STATS} at port {PROXY_METRICS}: {status}");
+            let what = format!("{METRICS_PATH} at port {port}: {status}");
             return Err(ClusterError::Forward { pod: pod.to_string(), what });
         }
         Ok(String::from_utf8_lossy(&body).into_owned())

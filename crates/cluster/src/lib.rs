@@ -21,6 +21,7 @@ mod json;
 mod measured;
 mod parts;
 mod temporary;
+mod versions;
 mod workloads;
 
 pub use access::Right;
@@ -32,4 +33,5 @@ pub use findings::{Finding, Severity, findings};
 pub use measured::{PROXY_CONTAINER, ReadyNode};
 pub use parts::{Part, PodName, Proxy};
 pub use temporary::{LivePod, TemporaryNamespace};
+pub use versions::PartVersion;
 pub use workloads::{LiveNode, LiveWorkloads};

@@ -49,7 +49,7 @@ impl fmt::Display for PodName {
 }
 
 impl PodName {
-    fn of(pod: &Value) -> Self {
+    pub(crate) fn of(pod: &Value) -> Self {
         Self { namespace: namespace(pod).to_owned(), name: name(pod).to_owned() }
     }
 }
@@ -77,7 +77,7 @@ pub enum Part {
 }
 
 impl crate::Cluster {
-    async fn mesh_pods(&self) -> Result<Vec<Value>, ClusterError> {
+    pub(crate) async fn mesh_pods(&self) -> Result<Vec<Value>, ClusterError> {
         let path = format!("/api/v1/namespaces/{}/pods", self.mesh_namespace());
         self.list(&path, Form::Whole, |_| {}).await
     }

@@ -4,7 +4,7 @@
 //! [`Order::finish`] has the directory look. In between the caller makes the answers known. Nothing
 //! here knows Gateways or Secrets; when something is tried again is said in [`renewal`]. Keys are
 //! never logged, and errors hold none. In a cluster control itself is the caller; on one machine,
-//! whose networks have no way out, it is the user's command.
+//! whose networks have no way out of their own, it is the user's command.
 
 pub mod renewal;
 mod web;

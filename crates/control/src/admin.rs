@@ -29,7 +29,7 @@ use ambit_wire::admin::{
     ApiVersion, Authority, CertificateInForce, Discovery, Explanation, List, Mark, MeshIdentity,
     Objects, Registry, Status, control,
 };
-use ambit_words::exposition;
+use ambit_words::exposition::{self, METRICS_PATH};
 use http::{Method, StatusCode};
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -99,7 +99,7 @@ impl Admin {
             (&Method::GET, control::WHY) => self.why(question),
             (&Method::GET, control::STATUS) => Answer::json(StatusCode::OK, &self.status()),
             (&Method::POST, control::MARK) => self.mark(),
-            (&Method::GET, "/metrics") => {
+            (&Method::GET, METRICS_PATH) => {
                 let accept = question.accept.as_deref();
                 let (content_type, text) = exposition::answer(accept, self.metrics.text());
                 Answer::text(StatusCode::OK, content_type, text)

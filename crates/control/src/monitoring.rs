@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use ambit_words::exposition;
+use ambit_words::exposition::{self, METRICS_PATH};
 use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
@@ -31,7 +31,7 @@ impl Monitoring {
     /// Answers one question.
     pub(crate) fn answer(&self, question: &Question) -> Answer {
         match (&question.method, question.path.as_str()) {
-            (&Method::GET, "/metrics" | "/stats/prometheus") => {
+            (&Method::GET, METRICS_PATH | "/stats/prometheus") => {
                 self.look_at_authority();
                 let accept = question.accept.as_deref();
                 let (content_type, text) = exposition::answer(accept, self.metrics.text());

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ambit_net::socket::{DialOptions, ListenOptions, tcp_dial, udp_bind, unspecified_like};
+use ambit_words::names::RESOLV_CONF;
 use ambit_words::ports;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
@@ -28,8 +29,6 @@ const ATTEMPTS: usize = 2;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Resolvers that are tried.
 const MAX_RESOLVERS: usize = 3;
-/// Where the node's own resolvers are named.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// How a query travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::limits::Limits;
 
 /// After so many bytes it is looked again: 16,384 entries of a layer take so many at least.
-const LOOK_EVERY_BYTES: u64 = 8 << 20;
+pub(crate) const LOOK_EVERY_BYTES: u64 = 8 << 20;
 
 /// Ends imports from another thread. Clones are the same one.
 #[derive(Clone, Debug, Default)]

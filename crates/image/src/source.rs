@@ -11,6 +11,8 @@ pub struct Source {
     pub(crate) path: PathBuf,
     /// Which of several.
     pub(crate) name: Option<String>,
+    /// What people know it by, if it was fetched from elsewhere.
+    shown: Option<String>,
 }
 
 /// How the image is stored.
@@ -51,12 +53,17 @@ impl Source {
         if path.is_empty() || name.is_some_and(str::is_empty) {
             return Err(wrong());
         }
-        Ok(Self { form: *form, path: path.into(), name: name.map(str::to_owned) })
+        Ok(Self { form: *form, path: path.into(), name: name.map(str::to_owned), shown: None })
     }
 
     /// A layout in a directory, or an archive in any of the forms, with one image.
     pub fn at(path: &Path) -> Self {
-        Self { form: Form::Any, path: path.to_owned(), name: None }
+        Self { form: Form::Any, path: path.to_owned(), name: None, shown: None }
+    }
+
+    /// The same, which errors call by where it came from.
+    pub(crate) fn shown_as(self, shown: String) -> Self {
+        Self { shown: Some(shown), ..self }
     }
 }
 
@@ -70,6 +77,9 @@ impl FromStr for Source {
 
 impl fmt::Display for Source {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(shown) = &self.shown {
+            return formatter.write_str(shown);
+        }
         let form = FORMS.iter().find(|(_, form)| *form == self.form);
         let form = form.map_or("oci", |(name, _)| *name);
         write!(formatter, "{form}:{}", self.path.display())?;

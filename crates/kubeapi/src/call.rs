@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use http::Method;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::form::{DiscoveryForm, Form};
@@ -96,6 +97,10 @@ pub struct Log {
     pub tail_lines: Option<u64>,
     /// At most so many bytes.
     pub limit_bytes: Option<u64>,
+    /// Only lines since then.
+    pub since: Option<Timestamp>,
+    /// Each line begins with the time when it was written.
+    pub timestamps: bool,
     /// Goes on as the log grows.
     pub follow: bool,
 }
@@ -322,18 +327,7 @@ fn of_part(
 }
 
 fn log(single: &Single, query: &Query<'_>) -> Result<Log, Status> {
-    for (name, why) in [
-        ("sinceSeconds", "when a line was written is not kept; use --tail"),
-        ("sinceTime", "when a line was written is not kept; use --tail"),
-    ] {
-        if query.text(name).is_some() {
-            return Err(Status::bad_request(format!("{name}: {why}")));
-        }
-    }
-    if query.flag("timestamps") {
-        let why = "timestamps: when a line was written is not kept; leave --timestamps out";
-        return Err(Status::bad_request(why));
-    }
+    let since = since(query)?;
     if query.flag("previous") {
         let why = "previous: a log holds all runs of its container; leave --previous out";
         return Err(Status::bad_request(why));
@@ -344,8 +338,28 @@ fn log(single: &Single, query: &Query<'_>) -> Result<Log, Status> {
         container: query.text("container").map(str::to_owned),
         tail_lines: query.number("tailLines")?,
         limit_bytes: query.number("limitBytes")?,
+        since,
+        timestamps: query.flag("timestamps"),
         follow: query.flag("follow"),
     })
+}
+
+/// Since when lines are wanted.
+fn since(query: &Query<'_>) -> Result<Option<Timestamp>, Status> {
+    let refused = |why: &str| Status::bad_request(why.to_owned());
+    match (query.number("sinceSeconds")?, query.text("sinceTime")) {
+        (Some(_), Some(_)) => Err(refused("at most one of sinceTime or sinceSeconds may be given")),
+        (Some(0), None) => Err(refused("sinceSeconds: must be greater than 0")),
+        (Some(seconds), None) => {
+            let span = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            Ok(Some(Timestamp::now().checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH)))
+        }
+        (None, Some(text)) => {
+            let wrong = |_| refused("sinceTime: must be a time such as 2026-01-31T12:00:00Z");
+            text.parse().map(Some).map_err(wrong)
+        }
+        (None, None) => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -509,9 +523,8 @@ mod tests {
         get("/api/v1/pods?watch=1&resourceVersion=x", 400, "is not a number");
         get("/api/v1/pods?watch=1&sendInitialEvents=1", 400, "needs allowWatchBookmarks");
         get("/api/v1/pods?labelSelector=a%20b", 400, "unable to parse requirement");
-        get("/api/v1/namespaces/a/pods/web/log?sinceSeconds=5", 400, "use --tail");
-        get("/api/v1/namespaces/a/pods/web/log?sinceTime=x", 400, "use --tail");
-        get("/api/v1/namespaces/a/pods/web/log?timestamps=1", 400, "leave --timestamps out");
+        get("/api/v1/namespaces/a/pods/web/log?sinceTime=x", 400, "must be a time such as");
+        get("/api/v1/namespaces/a/pods/web/log?sinceSeconds=0", 400, "greater than 0");
         get("/api/v1/namespaces/a/pods/web/log?previous=1", 400, "leave --previous out");
         get("/api/v1/namespaces/a/pods/web/log?tailLines=-1", 400, "is not a number");
         check(Method::POST, "/api/v1/namespaces/a/pods/web/attach", 501, "kubectl logs -f");

@@ -216,6 +216,18 @@ const COLUMNS: &[(&str, &[Column])] = &[
         ],
     ),
     (
+        "persistentvolumeclaims",
+        &[
+            NAME,
+            column("Status", Cell::Field("/status/phase")),
+            column("Volume", Cell::Field("/spec/volumeName")),
+            column("Capacity", Cell::Field("/status/capacity/storage")),
+            column("Access Modes", Cell::Made(cells::access_modes)),
+            column("StorageClass", Cell::Field("/spec/storageClassName")),
+            AGE,
+        ],
+    ),
+    (
         "poddisruptionbudgets",
         &[
             NAME,

@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
+
 /// Most nodes of one machine: a node's number is an octet of its addresses.
 pub(crate) const NODES_MAX: u8 = 200;
 /// First pod number on a node; 0 is the network, 1 the gateway.
@@ -33,6 +35,20 @@ pub(crate) const DNS: Dual = Dual {
 };
 /// Number of the first allocated service address; those below are kept for well-known services.
 const SERVICE_FIRST: u16 = 0x0100;
+
+/// Every network that is the machine's own, whichever nodes it has. A network outside that has the
+/// same addresses is hidden from the machine.
+pub(crate) fn own_networks() -> [IpNet; 6] {
+    [
+        "10.244.0.0/16",
+        "fd00:10:244::/48",
+        "10.96.0.0/16",
+        "fd00:10:96::/112",
+        "172.18.0.0/24",
+        "fd00:172:18::/64",
+    ]
+    .map(|network| network.parse().expect("a literal network"))
+}
 
 /// Whether an address belongs to a pod of any node.
 pub fn is_pod_address(ip: IpAddr) -> bool {
@@ -221,6 +237,15 @@ mod tests {
         check("fd00:10:244:2::9", true, false, true);
         check("fd00:10:96::a", true, true, false);
         check("::ffff:10.244.2.2", false, false, false);
+    }
+
+    #[test]
+    fn every_address_is_in_an_own_network() {
+        let node = NodeNetwork::new(NODES_MAX);
+        let all = [node.pod(POD_LAST), node.gateway(), node.fabric(), CONTROL, FABRIC, DNS];
+        for address in all.into_iter().chain([service(u16::MAX)]).flat_map(Dual::both) {
+            assert!(own_networks().iter().any(|it| it.contains(&address)), "{address}");
+        }
     }
 
     #[test]

@@ -6,10 +6,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use ambit_net::seqpacket::{BlockingConnection, Connection, PacketError};
 use ambit_net::sys::process::{self, Namespaces};
@@ -22,11 +23,16 @@ use super::down::{DownError, down_held, remove_state, wait_for_store};
 use super::import::{self, Claim, ImportError};
 use super::record::{Liveness, Record, RecordError, liveness};
 use crate::addresses::NODES_MAX;
+use crate::egress;
 use crate::image::{ImageMap, SHIPPED_BINARY};
 use crate::layout::{IMAGE_STORE, Layout, STATE_PATH_LEN_MAX};
 use crate::ownership::{
     OwnershipError, check_remains, create_below, open_own, take_state_directory,
 };
+
+/// How often, and after which pauses, the control groups of a dead machine are tried to be removed.
+const CGROUPS_TRIES: usize = 100;
+const CGROUPS_PAUSE: Duration = Duration::from_millis(10);
 
 /// The step in the new namespaces, still in the old PID namespace.
 pub(super) const OUTER: &str = "outer";
@@ -106,6 +112,9 @@ pub enum UpError {
          kernel.apparmor_restrict_unprivileged_userns)"
     )]
     Namespaces(#[source] io::Error),
+    /// There is no way out.
+    #[error("cannot start the process that connects the machine to the outside")]
+    Egress(#[source] io::Error),
     /// Process 1 cannot be talked to.
     #[error("cannot talk to the machine while it starts")]
     Pipe(#[source] io::Error),
@@ -201,9 +210,12 @@ async fn start(
         Namespaces::MOUNT | Namespaces::PID | Namespaces::NET | Namespaces::IPC | Namespaces::UTS;
     let rootless = process::effective_uid() != 0;
     let namespaces = if rootless { own | Namespaces::USER } else { own };
+    // Here, where the host's network is. It ends when nobody has the socket any more.
+    let way_out = config.egress.as_ref().map(|egress| egress::start(&config.binary, egress));
+    let way_out = way_out.transpose().map_err(UpError::Egress)?;
     process::start_in_namespaces(&mut command, namespaces);
     let mut child = tokio::process::Command::from(command).spawn().map_err(UpError::Namespaces)?;
-    send_configuration(ours, config).await?;
+    send_configuration(ours, config, way_out).await?;
     let output = child.stdout.take().expect("its output is a pipe");
     let mut lines = BufReader::new(output).lines();
     let mut found = None;
@@ -230,15 +242,19 @@ async fn start(
     Ok(Born { layout: layout.clone(), record })
 }
 
-/// Hands process 1 its configuration, in packets, with the socket of the host's network if it gets
-/// one. It knows the end by the end of the connection.
-async fn send_configuration(to: BlockingConnection, config: &UpConfig) -> Result<(), UpError> {
+/// Hands process 1 its configuration, in packets, and with the first of them its sockets: that of
+/// the way out, then that of the link. It knows the end by the end of the connection.
+async fn send_configuration(
+    to: BlockingConnection,
+    config: &UpConfig,
+    way_out: Option<OwnedFd>,
+) -> Result<(), UpError> {
     let text = serde_json::to_vec(config).expect("a configuration can be written as JSON");
     let to = Connection::from_fd(to.into()).map_err(UpError::Pipe)?;
-    let mut socket = config.link.socket();
+    let link = config.link.socket().map(|socket| socket.as_fd());
+    let mut sockets: Vec<_> = way_out.iter().map(AsFd::as_fd).chain(link).collect();
     for packet in text.chunks(CONFIGURATION_PACKET_BYTES) {
-        let fds: Vec<_> = socket.take().map(|socket| socket.as_fd()).into_iter().collect();
-        to.send(packet, &fds).await.map_err(UpError::Configuration)?;
+        to.send(packet, &std::mem::take(&mut sockets)).await.map_err(UpError::Configuration)?;
     }
     Ok(())
 }
@@ -307,7 +323,10 @@ fn make_room(layout: &Layout) -> Result<(), UpError> {
         Liveness::Alive => Err(UpError::Running { state: layout.root().to_owned() }),
         Liveness::Dead => match import::claim(layout).map_err(failed)? {
             Claim::Busy => Err(UpError::Importing { state: layout.root().to_owned() }),
-            Claim::Absent | Claim::Taken(_) => Ok(remove_state(layout)?),
+            Claim::Absent | Claim::Taken(_) => {
+                remove_cgroups(layout);
+                Ok(remove_state(layout)?)
+            }
         },
         Liveness::Absent if is_foreign(layout.root()).map_err(failed)? => {
             Err(UpError::Foreign { state: layout.root().to_owned() })
@@ -316,6 +335,21 @@ fn make_room(layout: &Layout) -> Result<(), UpError> {
             Some(_) => Ok(()),
             None => Err(UpError::Importing { state: layout.root().to_owned() }),
         },
+    }
+}
+
+/// Removes the control groups of a dead machine, whose last processes may be ending just now.
+fn remove_cgroups(layout: &Layout) {
+    // Without a record it has made none.
+    let Ok(record) = Record::read(layout) else { return };
+    for _ in 0..CGROUPS_TRIES {
+        if record.cgroups.remove().is_empty() {
+            return;
+        }
+        std::thread::sleep(CGROUPS_PAUSE);
+    }
+    for left in record.cgroups.present() {
+        tracing::warn!(left = %left.display(), "a control group of a dead machine is in use");
     }
 }
 
@@ -334,12 +368,10 @@ fn is_foreign(root: &Path) -> io::Result<bool> {
 
 /// In the new namespaces: starts process 1, which takes over the pipes, and ends.
 pub(super) fn run_outer() -> anyhow::Result<ExitCode> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(SHIPPED_BINARY).args(["lab-machine", INNER]);
     // What the caller's caller left open is none of the machine's, let alone of its pods'.
-    process::close_on_exec_from(3).context("let go of inherited descriptors")?;
-    Command::new("/proc/self/exe")
-        .arg0(SHIPPED_BINARY)
-        .args(["lab-machine", INNER])
-        .spawn()
-        .context("start process 1 of the machine")?;
+    process::start_with_only(&mut command, None);
+    command.spawn().context("start process 1 of the machine")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -18,6 +18,7 @@ use crate::command::{
     Apply, Captured, CreateToken, Delete, Diff, Difference, Expected, Kill, NoteLink, Refusal,
     Restart, Scale, StartCapture,
 };
+use crate::egress::Egress;
 use crate::image::ImageMap;
 use crate::join::{JoinToken, LinkInfo, Proof};
 use crate::layout::Layout;
@@ -82,6 +83,9 @@ pub enum WaitError {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
+    /// The version of its process 1, and so of all that it starts. One before this field is silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// Its process 1 as seen on the host.
     pub pid: i32,
     /// When it was started.
@@ -93,6 +97,9 @@ pub struct MachineStatus {
     /// Where the machine listens that it is a node of, if it joined one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<SocketAddr>,
+    /// What of the outside its pods may reach, as networks; absent where they reach nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
     /// Its nodes.
     pub nodes: Vec<NodeInfo>,
     /// Its programs.

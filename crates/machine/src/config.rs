@@ -11,6 +11,7 @@ use ambit_net::socket::{ListenOptions, tcp_listener, tcp_socket};
 use serde::{Deserialize, Serialize};
 
 use crate::addresses::NodeNetwork;
+use crate::egress::Egress;
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
 use crate::join::JoinToken;
@@ -34,6 +35,11 @@ pub struct UpConfig {
     pub node_labels: NodeLabels,
     /// Directories of the host that pods may write, by volumes of type hostPath.
     pub host_paths: Vec<HostPath>,
+    /// Whether limits of containers hold.
+    pub limits: bool,
+    /// What of the outside pods may reach; nothing without.
+    #[serde(default)]
+    pub egress: Option<Egress>,
     /// Programs that run in place of `ambit proxy`, by node.
     pub proxies: BTreeMap<String, PathBuf>,
     /// Further arguments of every `ambit control`, `ambit node` and `ambit proxy`, by role.

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 
 use self::owned::{Action, Owner};
 use self::schedule::NodeView;
+use crate::claims;
 use crate::objects::{Admission, Kind, ObjectRef, Store, StoreError};
 use crate::registry::{Mirror, Phase};
 pub(crate) use gateways::MeshNames;
@@ -52,6 +53,8 @@ pub(crate) fn step(
     changed |= gateways::step(store, admission, mesh, now)?;
     changed |= drive_out(store, reported, now)?;
     changed |= roll_out(store, reported, now)?;
+    // Before their pods have a node.
+    changed |= claims::bind(store, now)?;
     changed |= place(store, now)?;
     changed |= judge_budgets(store, reported, now)?;
     Ok(changed)
@@ -175,10 +178,17 @@ fn carry_out(
     action: Action,
     now: &str,
 ) -> Result<bool, StoreError> {
-    let Action { create, retire, mut status } = action;
+    let Action { claims, create, retire, mut status } = action;
     let mut changed = !retire.is_empty();
     for pod in &retire {
         store.retire(pod, now)?;
+    }
+    for (claim, value) in claims {
+        // One that was there before is kept, with what it holds.
+        if store.object(&claim).is_none() {
+            store.write(claim, value, now)?;
+            changed = true;
+        }
     }
     for (pod, value) in create {
         if store.object(&pod).is_some() {

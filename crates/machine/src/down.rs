@@ -192,6 +192,7 @@ async fn wait_until_nothing_is_left(
     loop {
         let alive = members.iter().filter(|member| lives(member.pid, member.start_ticks));
         let mut left: Vec<String> = alive.map(|member| format!("process {}", member.pid)).collect();
+        record.cgroups.remove();
         left.extend(self::left(record, layout));
         if left.is_empty() {
             return Ok(());
@@ -224,13 +225,15 @@ fn descendants(root: i32) -> Vec<Member> {
     parents.keys().filter(|pid| is_below(pid)).filter_map(member).collect()
 }
 
-/// The remains of a machine: its process 1, with which the kernel ends all its others, and mounts
-/// below its state directory.
+/// The remains of a machine: its process 1, with which the kernel ends all its others, control
+/// groups, and mounts below its state directory.
 pub fn left(record: &Record, layout: &Layout) -> Vec<String> {
     let mut left = Vec::new();
     if lives(record.pid, record.start_ticks) {
         left.push(format!("process {}", record.pid));
     }
+    let groups = record.cgroups.present();
+    left.extend(groups.iter().map(|group| format!("the control group {}", group.display())));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
         if Path::new(mount).starts_with(layout.root()) && Path::new(mount) != layout.root() {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::controller::text;
 use crate::objects::{Kind, ObjectRef, Store};
-use crate::registry::{ContainerStatus, Mirror, PodStatus};
+use crate::registry::{ContainerStatus, Mirror, OOM_KILLED, PodStatus};
 
 /// Events that are kept; the oldest goes first.
 const EVENTS_MAX: usize = 1000;
@@ -251,6 +251,11 @@ fn of_container(
         }
         Some(0) if has_ended => {
             say(EventKind::Normal, "Completed", format!("Container {name} ended well"));
+        }
+        Some(exit) if has_ended && now.oom_killed => {
+            let why = "it wanted more memory than its limit";
+            let message = format!("Container {name} exited with {exit}: {why}");
+            say(EventKind::Warning, OOM_KILLED, message);
         }
         Some(exit) if has_ended => {
             say(EventKind::Warning, "Exited", format!("Container {name} exited with {exit}"));

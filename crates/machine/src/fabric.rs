@@ -1,7 +1,7 @@
 //! The fabric: the machine's own network, a bridge that joins control plane and nodes.
 //!
 //! Each of them has a namespace with one interface, and routes to the pods of every node. There is
-//! no route out of the machine.
+//! no link out of the machine: what may leave it is carried ([`crate::egress`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,11 +19,11 @@ use crate::node::network::{NetworkError, host, prepare_namespace, set_parameters
 /// The bridge's name; packet captures name it too.
 pub(super) const BRIDGE: &str = "fabric";
 /// The one interface of a member.
-const MEMBER_LINK: &str = "eth0";
+pub(crate) const MEMBER_LINK: &str = "eth0";
 /// The networks of the pods of all nodes.
 const ALL_PODS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/48"];
 /// The control plane's namespace.
-pub(super) const CONTROL_NAME: &str = "control";
+pub(crate) const CONTROL_NAME: &str = "control";
 
 /// Why the fabric could not be made.
 #[derive(Debug, thiserror::Error)]

@@ -12,10 +12,13 @@ use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use ambit_image::registry::{Connect, Credentials, PullError, PullOptions, pull};
+use ambit_image::containerd::{self, ContainerdError, ContainerdImage, ContainerdImageError};
+use ambit_image::docker::{self, DockerError, DockerImage};
+use ambit_image::registry::{Connect, Credentials, PullError, pull};
 use ambit_image::users::{self, UserError};
 use ambit_image::{
-    Image, Limits, Options, Reference, ReferenceError, Source, SourceError, Stop, Store,
+    Daemons, FetchOptions, Image, Limits, Options, Reference, ReferenceError, Source, SourceError,
+    Stop, Store,
 };
 use tokio::task::spawn_blocking;
 
@@ -27,6 +30,10 @@ use crate::ownership::{OwnershipError, create_below};
 const FORMS: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
 /// What it begins with if a registry has the image.
 const REGISTRY: &str = "registry:";
+/// If the Docker on this machine has it.
+const DOCKER: &str = "docker-daemon:";
+/// If the containerd on this machine has it.
+const CONTAINERD: &str = "containerd:";
 
 /// What all `--image` of a command say.
 #[derive(Clone, Debug, Default)]
@@ -46,17 +53,30 @@ pub struct ImageSources(BTreeMap<String, Origin>);
 enum Origin {
     /// A file or directory.
     File(Source),
-    /// A registry.
-    Registry(Reference),
+    /// Another program, which is asked.
+    Program(Program),
 }
 
-/// How registries are asked.
+/// Who has an image that is in no file.
+#[derive(Clone, Debug)]
+enum Program {
+    /// A registry.
+    Registry(Reference),
+    /// The Docker on this machine.
+    Docker(DockerImage),
+    /// The containerd on this machine.
+    Containerd(ContainerdImage),
+}
+
+/// How registries are asked, and the daemons of this machine.
 #[derive(Debug)]
 pub struct Registries<C> {
     /// Opens the connections.
     pub connect: C,
     /// Who the user is to them.
     pub credentials: Credentials,
+    /// What the user's environment says of the daemons.
+    pub daemons: Daemons,
 }
 
 /// An `--image` argument that cannot be used.
@@ -81,6 +101,28 @@ pub enum ImageArgumentError {
         /// Why.
         source: ReferenceError,
     },
+    /// It names no image of containerd.
+    #[error("--image {argument:?} cannot be used")]
+    Containerd {
+        /// As written.
+        argument: String,
+        /// Why.
+        source: ContainerdImageError,
+    },
+}
+
+/// An image that does not come from where it is.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// From a registry.
+    #[error(transparent)]
+    Registry(#[from] PullError),
+    /// From Docker.
+    #[error(transparent)]
+    Docker(#[from] DockerError),
+    /// From containerd.
+    #[error(transparent)]
+    Containerd(#[from] ContainerdError),
 }
 
 /// An image that is not in the store now.
@@ -94,11 +136,11 @@ pub enum ImportError {
     Store(#[source] Box<ambit_image::ImageError>),
     /// The image cannot be fetched.
     #[error("--image {name}: nothing was imported")]
-    Pull {
+    Fetch {
         /// The name in the manifests.
         name: String,
         /// Why.
-        source: Box<PullError>,
+        source: Box<FetchError>,
     },
     /// Another command makes or removes the store.
     #[error("the images of {state} are being made or removed by another command; try again")]
@@ -143,8 +185,32 @@ pub enum ImportError {
     },
 }
 
+impl<C: Connect> Registries<C> {
+    /// Writes an image that is elsewhere into a directory.
+    async fn ask(
+        &self,
+        program: &Program,
+        store: &Store,
+        directory: &Path,
+    ) -> Result<Source, FetchError> {
+        let Self { connect, credentials, daemons } = self;
+        let options = FetchOptions::default();
+        Ok(match program {
+            Program::Registry(reference) => {
+                pull(connect, credentials, reference, &options, store, directory).await?
+            }
+            Program::Docker(image) => {
+                docker::save(daemons, image, &options, store, directory).await?
+            }
+            Program::Containerd(image) => {
+                containerd::pull(daemons, image, &options, store, directory).await?
+            }
+        })
+    }
+}
+
 impl ImageArguments {
-    /// Reads arguments of all forms: `NAME=COMMAND`, `NAME=oci:PATH`, `NAME=registry:REFERENCE`.
+    /// Reads arguments of all forms: `NAME=COMMAND`, and `NAME=FORM:` and a place.
     pub fn parse<'a>(
         arguments: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, ImageArgumentError> {
@@ -164,15 +230,20 @@ impl ImageArguments {
 /// Where the value of an argument says that an image is; `None` if it is a command.
 fn origin(argument: &str, value: &str) -> Option<Result<Origin, ImageArgumentError>> {
     let argument = || argument.to_owned();
-    if let Some(reference) = value.strip_prefix(REGISTRY) {
-        let wrong = |source| ImageArgumentError::Reference { argument: argument(), source };
-        return Some(reference.parse().map(Origin::Registry).map_err(wrong));
+    if FORMS.iter().any(|form| value.starts_with(form)) {
+        let wrong = |source| ImageArgumentError::Source { argument: argument(), source };
+        return Some(Source::parse(value).map(Origin::File).map_err(wrong));
     }
-    if !FORMS.iter().any(|form| value.starts_with(form)) {
-        return None;
-    }
-    let wrong = |source| ImageArgumentError::Source { argument: argument(), source };
-    Some(Source::parse(value).map(Origin::File).map_err(wrong))
+    let wrong = |source| ImageArgumentError::Reference { argument: argument(), source };
+    let program = if let Some(reference) = value.strip_prefix(REGISTRY) {
+        reference.parse().map(Program::Registry).map_err(wrong)
+    } else if let Some(image) = value.strip_prefix(DOCKER) {
+        image.parse().map(Program::Docker).map_err(wrong)
+    } else {
+        let wrong = |source| ImageArgumentError::Containerd { argument: argument(), source };
+        value.strip_prefix(CONTAINERD)?.parse().map(Program::Containerd).map_err(wrong)
+    };
+    Some(program.map(Origin::Program))
 }
 
 impl ImageSources {
@@ -183,7 +254,7 @@ impl ImageSources {
 
     /// Whether one of them is in a registry.
     pub fn need_registries(&self) -> bool {
-        self.0.values().any(|origin| matches!(origin, Origin::Registry(_)))
+        self.0.values().any(|origin| matches!(origin, Origin::Program(Program::Registry(_))))
     }
 
     /// Brings them into the store that [`up_with`](crate::up_with) has made, one after the other,
@@ -265,7 +336,7 @@ impl<'i, C: Connect, I: Future<Output = ()>> Importer<'i, C, I> {
             progress(name);
             let image = match origin {
                 Origin::File(source) => self.unpack(name, source.clone()).await?,
-                Origin::Registry(reference) => self.fetch(name, reference).await?,
+                Origin::Program(program) => self.fetch(name, program).await?,
             };
             let user = users::resolve(&image.root, &image.config.user, &Limits::default());
             let user = user.map_err(|source| ImportError::User {
@@ -280,19 +351,17 @@ impl<'i, C: Connect, I: Future<Output = ()>> Importer<'i, C, I> {
         Ok(images)
     }
 
-    async fn fetch(&mut self, name: &str, reference: &Reference) -> Result<Image, ImportError> {
-        let credentials = self.registries.credentials.clone();
-        let options = PullOptions { credentials, ..PullOptions::default() };
+    /// Fetches one that is in no file, and unpacks it.
+    async fn fetch(&mut self, name: &str, program: &Program) -> Result<Image, ImportError> {
         let store = self.store.clone();
         let scratch = store.scratch().map_err(store_failed)?;
-        let connect = &self.registries.connect;
-        let pulled = tokio::select! {
-            pulled = pull(connect, reference, &options, &store, scratch.path()) => pulled,
+        let fetched = tokio::select! {
+            fetched = self.registries.ask(program, &store, scratch.path()) => fetched,
             () = &mut self.interruption => return Err(ImportError::Interrupted),
         };
-        let source = pulled.map_err(|source| ImportError::Pull {
+        let source = fetched.map_err(|error| ImportError::Fetch {
             name: name.to_owned(),
-            source: Box::new(source),
+            source: Box::new(error),
         })?;
         self.unpack(name, source).await
     }
@@ -396,6 +465,8 @@ mod tests {
             "shop/web:2=oci:/tmp/web:a",
             "db=docker-archive:db.tar",
             "cache=registry:localhost:5000/x:1",
+            "queue=docker-daemon:nats:2",
+            "mail=containerd:nats:2",
         ];
         let read = ImageArguments::parse(all).unwrap();
         assert_eq!(read.commands, ImageMap::parse(["shop/cart=/opt/cart -x"]).unwrap());
@@ -404,6 +475,8 @@ mod tests {
             ("shop/web:1", false),
             ("db:17", true),
             ("cache", true),
+            ("queue:1", true),
+            ("mail", true),
             ("docker.io/library/db", true),
             ("shop/cart", false),
         ] {
@@ -417,6 +490,8 @@ mod tests {
             ("web=oci:", "cannot be used"),
             ("web=registry:", "cannot be used"),
             ("web=registry:a b", "cannot be used"),
+            ("web=docker-daemon:", "cannot be used"),
+            ("web=containerd:", "cannot be used"),
             ("=oci:a", "none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE"),
             ("oci:a", "none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE"),
         ] {
@@ -477,7 +552,11 @@ mod tests {
         fs::write(&archive, frame.repeat(4096)).unwrap();
         let argument = format!("web=oci-archive:{}", archive.display());
         let sources = ImageArguments::parse([argument.as_str()]).unwrap().sources;
-        let registries = Registries { connect: Nowhere, credentials: Credentials::default() };
+        let registries = Registries {
+            connect: Nowhere,
+            credentials: Credentials::default(),
+            daemons: Daemons::default(),
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let imported = runtime.block_on(async {
             sources.import(&layout, &registries, &mut |_| {}, std::future::ready(())).await

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use ambit_log::{LineFormat, LogFormat};
 use ambit_net::namespace::NetNs;
 use ambit_net::seqpacket::{BlockingConnection, PacketError};
 use ambit_net::sys::{mount, process};
+use ambit_words::error_chain;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
@@ -28,13 +30,16 @@ use super::record::{Record, start_ticks};
 use super::roles::{self, Roles};
 use super::state::{Machine, Objects, Position};
 use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
+use crate::addresses::NodeNetwork;
+use crate::cgroups::Cgroups;
 use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
+use crate::egress;
 use crate::events::Events;
 use crate::layout::Layout;
 use crate::link::{Access, Identity};
 use crate::logs::LogFile;
-use crate::objects::{Admission, Store, node_object};
+use crate::objects::{Admission, Limited, Store, node_object};
 use crate::ownership::{OwnershipError, create_below, open_own};
 use crate::reaper::Reaper;
 use crate::registry::{Mirror, Watch, WatchError, timestamp};
@@ -50,21 +55,22 @@ const CONTROLLER_RETRY: Duration = Duration::from_secs(1);
 
 /// Runs a machine. Its configuration comes on standard input, its progress goes to standard output.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
-    let config = receive_configuration().context("read the machine's configuration")?;
+    let (config, way_out) = receive_configuration().context("read the machine's configuration")?;
     process::new_session().context("leave the caller's terminal")?;
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the runtime")
-        .and_then(|runtime| runtime.block_on(live(config)));
+        .and_then(|runtime| runtime.block_on(live(config, way_out)));
     if let Err(error) = &outcome {
         tell(&Progress::Failed { error: format!("{error:#}") });
     }
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-/// Takes what the command sends on standard input, to the end of the connection.
-fn receive_configuration() -> anyhow::Result<UpConfig> {
+/// Takes what the command sends on standard input, to the end of the connection: the configuration,
+/// and the socket of the way out if there is one.
+fn receive_configuration() -> anyhow::Result<(UpConfig, Option<OwnedFd>)> {
     let input = BlockingConnection::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (mut text, mut sockets) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; CONFIGURATION_PACKET_BYTES];
@@ -79,8 +85,13 @@ fn receive_configuration() -> anyhow::Result<UpConfig> {
         }
     }
     let mut config: UpConfig = serde_json::from_slice(&text)?;
-    config.link = config.link.with_socket(sockets.pop());
-    Ok(config)
+    let mut sockets = sockets.into_iter();
+    let mut way_out = None;
+    if config.egress.is_some() {
+        way_out = Some(sockets.next().context("the socket of the way out is missing")?);
+    }
+    config.link = config.link.with_socket(sockets.next());
+    Ok((config, way_out))
 }
 
 /// Reports to the command that waits for the machine, if it still waits.
@@ -91,7 +102,7 @@ fn tell(progress: &Progress) {
     let _nobody_waits = output.write_all(&line).and_then(|()| output.flush());
 }
 
-async fn live(config: UpConfig) -> anyhow::Result<()> {
+async fn live(config: UpConfig, way_out: Option<OwnedFd>) -> anyhow::Result<()> {
     let layout = Layout::new(&config.state);
     create_directories(&layout)?;
     start_log(&layout)?;
@@ -102,6 +113,9 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
     exec::listen(&machine)?;
     publish::listen(&machine)?;
     kubernetes_api::listen(&machine)?;
+    if let Some(socket) = way_out {
+        egress::open(&machine, socket).context("open the way out")?;
+    }
     let controllers = if config.is_joined() {
         let watch = Watch::new(&[machine.layout.objects(), machine.layout.pod_statuses()])?;
         tokio::spawn(follow_home(Arc::clone(&machine), watch))
@@ -127,7 +141,7 @@ async fn live(config: UpConfig) -> anyhow::Result<()> {
 fn create_directories(layout: &Layout) -> Result<(), OwnershipError> {
     for directory in [
         layout.root().to_owned(),
-        layout.logs().join("pods"),
+        layout.pod_logs(),
         layout.control(),
         layout.nodes(),
         layout.pod_statuses(),
@@ -182,7 +196,8 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         members.iter().map(|(name, netns)| (name.clone(), netns.inode())).collect();
     network_namespaces.insert(fabric::BRIDGE.to_owned(), own.inode());
     let rootless = is_rootless()?;
-    let record = Record {
+    let cgroups = find_cgroups(config, pid_namespace, start_ticks);
+    let mut record = Record {
         pid,
         start_ticks,
         pid_namespace,
@@ -193,23 +208,18 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         mesh: config.mesh,
         images: config.images.clone(),
         host_paths: config.host_paths.clone(),
+        cgroups,
+        egress: config.egress.clone(),
         binary: config.binary.clone(),
     };
+    // Written down before they are made, so that they are found whatever happens.
+    record.write(&layout)?;
+    record.cgroups = create_cgroups(record.cgroups);
     record.write(&layout)?;
     let node_labels = config.node_labels.clone();
-    let admission = Admission { images: config.images.clone(), rootless, node_labels };
-    let mut store = Store::create(layout.clone())?;
-    for network in &networks {
-        fs::create_dir_all(layout.node(&network.name()))?;
-    }
-    // A joined machine has what home sends.
-    if !config.is_joined() {
-        store.apply(controller::initial_objects(), &admission, &timestamp())?;
-        for network in networks {
-            let (object, value) = node_object(network, &config.node_labels);
-            store.write(object, value, &timestamp())?;
-        }
-    }
+    let limited = Limited::of(&record.cgroups);
+    let admission = Admission { images: config.images.clone(), rootless, node_labels, limited };
+    let store = create_store(config, &layout, &networks, &admission)?;
     let position = position(config, &layout)?;
     let (reported, mesh) = (Mirror::new(&layout), MeshNames::of(config));
     let (events, settled) = (Events::default(), watch::Sender::default());
@@ -221,6 +231,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         fabric: own,
         capture: Mutex::new(None),
         objects: Mutex::new(Objects { store, reported, admission, mesh, events, settled }),
+        has_lost_egress: AtomicBool::new(false),
         changed: Notify::new(),
         end: Notify::new(),
         joins: Mutex::default(),
@@ -230,6 +241,27 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         members,
     };
     Ok((machine, reaper))
+}
+
+/// A machine that joined another begins with nothing: home sends all objects.
+fn create_store(
+    config: &UpConfig,
+    layout: &Layout,
+    networks: &[NodeNetwork],
+    admission: &Admission,
+) -> anyhow::Result<Store> {
+    let mut store = Store::create(layout.clone())?;
+    for network in networks {
+        fs::create_dir_all(layout.node(&network.name()))?;
+    }
+    if !config.is_joined() {
+        store.apply(controller::initial_objects(), admission, &timestamp())?;
+        for network in networks {
+            let (object, value) = node_object(*network, &config.node_labels);
+            store.write(object, value, &timestamp())?;
+        }
+    }
+    Ok(store)
 }
 
 /// Makes what a link needs to prove itself.
@@ -244,6 +276,26 @@ fn position(config: &UpConfig, layout: &Layout) -> anyhow::Result<Position> {
             Position::Joined { home: token.address, link: Mutex::default() }
         }
     })
+}
+
+/// The control groups that the machine can have, by a name that no other machine has.
+fn find_cgroups(config: &UpConfig, pid_namespace: u64, start_ticks: u64) -> Cgroups {
+    if !config.limits {
+        return Cgroups::default();
+    }
+    Cgroups::find(&format!("ambit-{pid_namespace}-{start_ticks}")).unwrap_or_else(|error| {
+        tracing::warn!(%error, "limits of containers have no effect: no control groups are found");
+        Cgroups::default()
+    })
+}
+
+fn create_cgroups(found: Cgroups) -> Cgroups {
+    let (cgroups, failed) = found.create();
+    for error in failed {
+        let error = error_chain(&error);
+        tracing::warn!(error, "limits of containers have no effect");
+    }
+    cgroups
 }
 
 /// Whether this user namespace has a single user.

@@ -12,6 +12,7 @@
 mod access;
 mod body;
 mod content;
+mod definitions;
 mod endpoints;
 mod refusals;
 mod serve;

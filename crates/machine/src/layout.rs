@@ -70,6 +70,11 @@ impl Layout {
         self.root.join("publish.sock")
     }
 
+    /// The socket that answers DNS queries for names outside, of a machine with a way out.
+    pub(crate) fn resolve_socket(&self) -> PathBuf {
+        self.root.join("resolve.sock")
+    }
+
     /// The socket that takes a port of the host on which the Kubernetes API is served.
     pub(crate) fn kubernetes_api_socket(&self) -> PathBuf {
         self.root.join("kubeapi.sock")
@@ -150,6 +155,16 @@ impl Layout {
         self.root.join("control.sock")
     }
 
+    /// The volumes of claims.
+    pub(crate) fn claims(&self) -> PathBuf {
+        self.root.join("claims")
+    }
+
+    /// The volume of the claim with this uid.
+    pub(crate) fn claim(&self, uid: &str) -> PathBuf {
+        self.claims().join(uid)
+    }
+
     /// The store of container images.
     pub fn images(&self) -> PathBuf {
         self.root.join(IMAGE_STORE)
@@ -225,6 +240,11 @@ impl Layout {
         self.root.join("logs")
     }
 
+    /// The directory of the logs of containers.
+    pub fn pod_logs(&self) -> PathBuf {
+        self.logs().join("pods")
+    }
+
     /// The log of a process of the mesh: `control`, `lab`, or `node`, `proxy` and `lab-node` of a
     /// node.
     pub fn role_log(&self, role: &str, node: Option<&str>) -> PathBuf {
@@ -236,7 +256,7 @@ impl Layout {
 
     /// The log of one container.
     pub fn pod_log(&self, namespace: &str, pod: &str, container: &str) -> PathBuf {
-        self.logs().join("pods").join(format!("{namespace}_{pod}_{container}.log"))
+        self.pod_logs().join(format!("{namespace}_{pod}_{container}.log"))
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
 //! | `client`, `exec`, `processes`, `record` | what the user's commands need |
 //! | `publish` | ports of the host that lead to gateways |
+//! | `egress` | the way out of a machine, where it is asked for |
 //! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
 //! | [`objects`], `registry`, `controller` | the API server's part, and the controllers |
@@ -31,12 +32,15 @@
 mod accepting;
 mod addresses;
 mod birth;
+mod cgroups;
+mod claims;
 mod client;
 mod command;
 mod config;
 mod controller;
 mod cron;
 mod down;
+mod egress;
 mod events;
 mod exec;
 mod fabric;
@@ -77,13 +81,17 @@ pub use ambit_kubeapi::autoscaler_targets;
 
 pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up, up_with};
+pub use cgroups::{Cgroup, Cgroups};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
 pub use command::{Difference, Expected};
 pub use config::{LinkConfig, LinkError, Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
+pub use egress::{Egress, EgressError};
 pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
 pub use host_path::{HostPath, HostPathError};
-pub use import::{ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries};
+pub use import::{
+    FetchError, ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries,
+};
 pub use join::{JoinToken, JoinTokenError, LinkInfo};
 pub use judgement::judge;
 pub use kubernetes_api::{
@@ -132,6 +140,7 @@ pub async fn read_services(layout: &Layout) -> Result<Vec<ServiceView>, WatchErr
 pub fn hidden_command(word: &OsStr, words: &[OsString]) -> Option<anyhow::Result<ExitCode>> {
     match word.to_str()? {
         "lab-machine" => Some(run(words)),
+        egress::COMMAND => Some(egress::run(words)),
         "lab-node" => Some(node::run(words)),
         "lab-link" => Some(link::run(words)),
         "lab-pod-init" => Some(pod::run_init(words)),

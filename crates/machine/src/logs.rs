@@ -2,25 +2,31 @@
 //!
 //! A log is a file and the one before it (`.1`). The writer renames when the file is full; a reader
 //! that follows notices the new file by its number. A log never grows past twice
-//! [`FILE_SIZE_MAX_BYTES`].
+//! [`FILE_SIZE_MAX_BYTES`]. Beside it may lie when its lines were written ([`Lines`]).
+
+mod lines;
+mod times;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
+pub use lines::{Lines, Shown};
+
 use crate::ownership::open_own;
+use times::{Noted, Times};
 
 /// Size at which a log file is put aside.
 pub const FILE_SIZE_MAX_BYTES: u64 = 8 << 20;
 /// Most files with logs of pods; beyond, those of pods that are long gone are removed.
-const POD_LOGS_MAX: usize = 1000;
+const POD_LOGS_MAX: usize = 2000;
 /// How often a reader that follows looks again.
 pub(crate) const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 const COPY_BUFFER_SIZE_BYTES: usize = 16 << 10;
@@ -31,6 +37,7 @@ pub struct LogFile {
     path: PathBuf,
     file: File,
     size_bytes: u64,
+    times: Option<Times>,
 }
 
 impl LogFile {
@@ -40,17 +47,44 @@ impl LogFile {
         let file = open_own(OpenOptions::new().create(true).append(true), &path);
         let file = file.map_err(io::Error::other)?;
         let size_bytes = file.metadata()?.len();
-        Ok(Self { path, file, size_bytes })
+        Ok(Self { path, file, size_bytes, times: None })
+    }
+
+    /// Also keeps when each line is written.
+    pub(crate) fn with_times(self) -> io::Result<Self> {
+        let times = Some(Times::open(&self.path, &self.file)?);
+        Ok(Self { times, ..self })
     }
 
     /// Appends, putting the file aside when it is full.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(bytes, SystemTime::now())
+    }
+
+    fn write_at(&mut self, bytes: &[u8], now: SystemTime) -> io::Result<()> {
         if self.size_bytes + bytes.len() as u64 > FILE_SIZE_MAX_BYTES {
-            fs::rename(&self.path, aside(&self.path))?;
-            *self = Self::open(std::mem::take(&mut self.path))?;
+            self.put_aside()?;
+        }
+        if let Some(times) = &mut self.times {
+            // What is written counts more than when.
+            let _unknown = times.note(self.size_bytes, now);
         }
         self.file.write_all(bytes)?;
         self.size_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn put_aside(&mut self) -> io::Result<()> {
+        let aside = aside(&self.path);
+        fs::rename(&self.path, &aside)?;
+        let has_times = self.times.is_some();
+        if has_times {
+            fs::rename(times::beside(&self.path), times::beside(&aside))?;
+        }
+        *self = Self::open(std::mem::take(&mut self.path))?;
+        if has_times {
+            self.times = Some(Times::open(&self.path, &self.file)?);
+        }
         Ok(())
     }
 
@@ -121,7 +155,7 @@ pub(crate) fn prune(directory: &Path, is_in_use: impl Fn(&str) -> bool) -> io::R
 
 /// Reads a log: what is there, and what is added later.
 #[derive(Debug)]
-pub struct Reader {
+struct Reader {
     path: PathBuf,
     /// What is read before the present file: the part that was put aside.
     old: Option<File>,
@@ -130,7 +164,7 @@ pub struct Reader {
 
 impl Reader {
     /// Begins with the part that was put aside, or only with the last lines of both.
-    pub fn open(path: &Path, lines: Option<usize>) -> io::Result<Self> {
+    fn open(path: &Path, lines: Option<usize>) -> io::Result<Self> {
         let mut old = match File::open(aside(path)) {
             Ok(old) => Some(old),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -156,7 +190,7 @@ impl Reader {
 
     /// Reads the next part of what is there; nothing at its end. A writer that goes on may put the
     /// file aside meanwhile, which ends the log here.
-    pub(crate) fn read(&mut self, part: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, part: &mut [u8]) -> io::Result<usize> {
         if let Some(old) = &mut self.old {
             match old.read(part)? {
                 0 => self.old = None,
@@ -168,7 +202,7 @@ impl Reader {
 
     /// Reads the next part, also of a file that has taken this one's place; nothing, where the log
     /// ends for now.
-    pub(crate) fn read_on(&mut self, part: &mut [u8]) -> io::Result<usize> {
+    fn read_on(&mut self, part: &mut [u8]) -> io::Result<usize> {
         let length = self.read(part)?;
         if length > 0 {
             return Ok(length);
@@ -190,31 +224,17 @@ impl Reader {
         }
     }
 
-    /// Writes what is there to `output`.
-    pub fn copy(&mut self, output: &mut impl Write) -> io::Result<()> {
-        self.copy_by(Self::read, output)
+    /// The number of the file that so much was just read of, and where in it that began.
+    fn place(&mut self, length: usize) -> io::Result<(u64, u64)> {
+        let file = self.old.as_mut().unwrap_or(&mut self.file);
+        let end = file.stream_position()?;
+        Ok((file.metadata()?.ino(), end - length as u64))
     }
 
-    /// Writes the log to `output` as it grows. Ends only with an error; drop the future to stop.
-    pub async fn follow(&mut self, output: &mut impl Write) -> io::Result<()> {
-        loop {
-            self.copy_by(Self::read_on, output)?;
-            tokio::time::sleep(FOLLOW_INTERVAL).await;
-        }
-    }
-
-    fn copy_by(
-        &mut self,
-        read: impl Fn(&mut Self, &mut [u8]) -> io::Result<usize>,
-        output: &mut impl Write,
-    ) -> io::Result<()> {
-        let mut part = [0; COPY_BUFFER_SIZE_BYTES];
-        loop {
-            match read(self, &mut part)? {
-                0 => return output.flush(),
-                length => output.write_all(&part[..length])?,
-            }
-        }
+    /// When the file that was just read was written.
+    fn noted(&self) -> io::Result<Noted> {
+        let file = self.old.as_ref().unwrap_or(&self.file);
+        Noted::of(file, &[self.path.clone(), aside(&self.path)])
     }
 }
 
@@ -269,8 +289,8 @@ mod tests {
         write("used-too".to_owned(), 999_999);
         prune(directory, |name| name.starts_with("used")).unwrap();
         let left = |name: &str| directory.join(name).exists();
-        assert!(left("used") && left("used-too") && left("idle-997"));
-        assert!(!left("idle-998") && !left("idle-999"));
+        assert!(left("used") && left("used-too") && left("idle-1997"));
+        assert!(!left("idle-1998") && !left("idle-1999"));
     }
 
     #[test]
@@ -347,7 +367,7 @@ mod tests {
         log.write(b"last").unwrap();
         assert_eq!(fs::metadata(aside(&path)).unwrap().len(), FILE_SIZE_MAX_BYTES);
         let mut all = Vec::new();
-        Reader::open(&path, None).unwrap().copy(&mut all).unwrap();
+        Lines::open(&path, Shown::default()).unwrap().copy(&mut all).unwrap();
         assert_eq!(all.len() as u64, FILE_SIZE_MAX_BYTES + 4);
         assert!(all.ends_with(b"last"));
     }

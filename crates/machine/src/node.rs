@@ -7,9 +7,9 @@
 
 mod addresses_in_use;
 mod cni;
-mod dns;
+pub(crate) mod dns;
 mod launch;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod network;
 mod plan;
 mod pod_run;
@@ -39,7 +39,7 @@ use crate::layout::Layout;
 use crate::reaper::Reaper;
 use crate::record::Record;
 use crate::registry::{Mirror, Watch};
-use dns::{SharedZone, Zone};
+use dns::{Names, Outside, SharedZone, Zone};
 use runner::Runner;
 
 pub(crate) use launch::ask_with as ask_pod;
@@ -108,7 +108,9 @@ async fn serve(arguments: Arguments) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("{:?} is not the name of a node", arguments.node_name))?;
     network::set_up_node(network)?;
     let zone = SharedZone::default();
-    dns::serve(&DNS.both(), &zone).await.context("serve cluster DNS")?;
+    let outside = record.egress.as_ref().map(|_| Outside::new(layout.resolve_socket()));
+    let names = Names { zone: Arc::clone(&zone), outside };
+    dns::serve(&DNS.both(), names).context("serve cluster DNS")?;
     let mut watch = Watch::new(&[layout.objects(), layout.pod_statuses()])?;
     let context = Arc::new(Context {
         mirror: RwLock::new(Mirror::new(&layout)),

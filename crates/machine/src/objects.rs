@@ -25,6 +25,7 @@ pub(crate) use admit::{Admission, is_owned_by};
 pub use ambit_manifest::Kind;
 pub(crate) use autoscaler_fields::scaled_by;
 pub(crate) use nodes::{joined_node_object, node_object, ready as node_readiness};
+pub(crate) use pod_fields::Limited;
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};
 pub use workload_fields::refused_fields;

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cgroups::{Cgroups, Limits};
 use crate::registry::{ContainerStatus, Phase};
 
 pub(crate) use container::run as run_container;
@@ -57,6 +58,8 @@ pub(crate) struct PodPlan {
     pub(crate) logs: (PathBuf, String),
     /// What happens when a container ends.
     pub(crate) restart: RestartPolicy,
+    /// Its control groups, which are there.
+    pub(crate) cgroups: Cgroups,
     /// Its volumes.
     pub(crate) volumes: Vec<VolumePlan>,
     /// How long containers get to end politely.
@@ -83,6 +86,8 @@ pub(crate) struct ContainerPlan {
     pub(crate) post_start: Option<Hook>,
     /// What happens before it is asked to end.
     pub(crate) pre_stop: Option<Hook>,
+    /// What its processes may use at most.
+    pub(crate) limits: Limits,
     /// What ends it politely.
     pub(crate) stop_signal: i32,
     /// What its processes are made of.

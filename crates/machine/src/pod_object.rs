@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::client::PodInfo;
-use crate::registry::ContainerStatus;
+use crate::registry::{ContainerStatus, OOM_KILLED};
 
 /// Writes what is reported of a pod into its object.
 pub fn complete_pod(object: &mut Value, info: &PodInfo) {
@@ -46,7 +46,14 @@ fn container(status: &ContainerStatus, specs: &Value) -> Value {
     let specs = specs.as_array().into_iter().flatten();
     let mut specs = specs.filter(|it| it["name"] == status.name.as_str());
     let image = specs.next().map_or(Value::Null, |it| it["image"].clone());
-    let exit = status.last_exit.map(|code| json!({"terminated": {"exitCode": code}}));
+    let exit = status.last_exit.map(|code| {
+        let reason = match code {
+            0 => "Completed",
+            _ if status.oom_killed => OOM_KILLED,
+            _ => "Error",
+        };
+        json!({"terminated": {"exitCode": code, "reason": reason}})
+    });
     let state = match (status.running, status.crash_looping, &exit) {
         (true, ..) => json!({"running": {}}),
         (false, false, Some(exit)) => exit.clone(),

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cgroups::Cgroups;
+use crate::egress::Egress;
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
 use crate::layout::Layout;
@@ -42,6 +44,12 @@ pub struct Record {
     /// Directories of the host that pods may write.
     #[serde(default)]
     pub host_paths: Vec<HostPath>,
+    /// Its control groups, where limits of containers hold.
+    #[serde(default)]
+    pub cgroups: Cgroups,
+    /// What of the outside pods may reach; nothing without.
+    #[serde(default)]
+    pub egress: Option<Egress>,
     /// The shipped binary.
     pub binary: PathBuf,
 }

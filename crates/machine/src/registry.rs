@@ -58,6 +58,9 @@ pub struct ContainerStatus {
     pub name: String,
     /// It runs.
     pub running: bool,
+    /// Its first process, by the pod's own numbers, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
     /// It runs, and its `postStart` has ended: from now on its probes are asked.
     pub probed: bool,
     /// Its start is over: its startup probe, if any, has succeeded.
@@ -68,6 +71,9 @@ pub struct ContainerStatus {
     pub restarts: u32,
     /// Its last exit: a status, or 128 and the signal that ended it.
     pub last_exit: Option<i32>,
+    /// At its last end the kernel had killed a process of it: it wanted more memory than its limit.
+    #[serde(skip_serializing_if = "is_not")]
+    pub oom_killed: bool,
     /// It has ended twice in a row soon after its start, and has not run for long since.
     pub crash_looping: bool,
     /// Why it does not run, or is not ready.
@@ -108,16 +114,27 @@ impl Occurrences {
     }
 }
 
+fn is_not(word: &bool) -> bool {
+    !*word
+}
+
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
+
+/// Kubernetes' word for an end for want of memory.
+pub(crate) const OOM_KILLED: &str = "OOMKilled";
 
 impl ContainerStatus {
     /// Kubernetes' word for the state of a container that ends again and again, and why if it could
     /// not even start.
     pub(crate) fn loop_reason(&self) -> Option<String> {
         let exit = self.last_exit.filter(|_| self.crash_looping)?;
-        let why = self.start_failure().unwrap_or_else(|| format!("exited with {exit}"));
+        let ended = || match self.oom_killed {
+            true => format!("exited with {exit}: {OOM_KILLED}"),
+            false => format!("exited with {exit}"),
+        };
+        let why = self.start_failure().unwrap_or_else(ended);
         Some(format!("CrashLoopBackOff: container {} {why}", self.name))
     }
 

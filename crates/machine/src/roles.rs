@@ -184,7 +184,7 @@ impl Builder<'_> {
             ("--alt-hostname", names::CONTROL_HOST.to_owned()),
             ("--snapshot", text(self.layout.snapshot(&name))),
             ("--admin-socket", text(self.layout.proxy_admin_socket(&name))),
-            // There are no other names, and no way to a resolver that the host may have.
+            // It knows all names that there are. No resolver of the host can be reached from here.
             ("--lookup-resolvers", DNS.v4.to_string()),
         ];
         let check = Check::Get {

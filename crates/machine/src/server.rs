@@ -6,6 +6,7 @@ use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ambit_net::capture::Capture;
 use ambit_net::local_http;
@@ -18,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixListener;
 
-use super::client::MachineStatus;
+use super::client::{MachineStatus, RoleInfo};
 use super::command::{
     Apply, Captured, CreateToken, Delete, Kill, NoteLink, Refusal, Restart, Scale, StartCapture,
 };
@@ -230,8 +231,10 @@ async fn status(machine: &Machine) -> MachineStatus {
         info.waiting_for = role.check.ask(machine.place(role)).await.err();
         info
     });
-    let roles = futures::future::join_all(asks).await;
+    let mut roles = futures::future::join_all(asks).await;
+    roles.extend(lost_egress(machine));
     MachineStatus {
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         pid: machine.record.pid,
         started_at: machine.record.started_at.clone(),
         rootless: machine.record.rootless,
@@ -240,6 +243,7 @@ async fn status(machine: &Machine) -> MachineStatus {
             Position::Joined { home, .. } => Some(*home),
             Position::Alone | Position::Home { .. } => None,
         },
+        egress: machine.record.egress.clone(),
         nodes: machine.nodes(),
         left_alone: left_alone(machine),
         roles,
@@ -249,9 +253,11 @@ async fn status(machine: &Machine) -> MachineStatus {
 /// What the mesh does not carry, for users who expect it to carry everything.
 fn left_alone(machine: &Machine) -> Vec<String> {
     if !machine.record.mesh {
-        return vec!["everything: the machine was started without the mesh".to_owned()];
+        let all = "everything: the machine was started without the mesh".to_owned();
+        return std::iter::once(all).chain(of_egress(machine)).collect();
     }
     let mut left_alone = vec!["UDP, except DNS of captured pods".to_owned()];
+    left_alone.extend(of_egress(machine));
     let objects = machine.objects();
     for (object, value) in objects.store.of_plural("pods") {
         if value.pointer("/spec/hostNetwork") == Some(&Value::Bool(true)) {
@@ -259,4 +265,22 @@ fn left_alone(machine: &Machine) -> Vec<String> {
         }
     }
     left_alone
+}
+
+/// What of the outside pods do not reach.
+fn of_egress(machine: &Machine) -> Vec<String> {
+    let said = "to the outside: UDP, except DNS, and ICMP; both are refused";
+    machine.record.egress.iter().map(|_| said.to_owned()).collect()
+}
+
+/// The process on the host, once it has ended: nothing starts it again.
+fn lost_egress(machine: &Machine) -> Option<RoleInfo> {
+    machine.has_lost_egress.load(Ordering::Relaxed).then(|| RoleInfo {
+        name: "egress".to_owned(),
+        pid: None,
+        restarts: 0,
+        last_exit: None,
+        waiting_for: Some("it has ended; take the machine down and start it again".to_owned()),
+        log: machine.layout.role_log("lab", None),
+    })
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use ambit_net::capture::Capture;
 use ambit_net::namespace::NetNs;
@@ -43,6 +44,8 @@ pub(super) struct Machine {
     pub(super) fabric: NetNs,
     pub(super) capture: Mutex<Option<Capture>>,
     pub(super) objects: Mutex<Objects>,
+    /// The way out was open, and its process on the host has ended.
+    pub(super) has_lost_egress: AtomicBool,
     /// Wakes the controllers after a command.
     pub(super) changed: Notify,
     /// Ends the machine.
@@ -289,6 +292,7 @@ mod tests {
 
     use super::*;
     use crate::node_labels::NodeLabels;
+    use crate::objects::Limited;
 
     const NOW: &str = "2026-01-31T12:00:00Z";
 
@@ -307,6 +311,7 @@ mod tests {
             images: images.clone(),
             rootless: false,
             node_labels: NodeLabels::default(),
+            limited: Limited::default(),
         };
         let reported = Mirror::new(&layout);
         let (events, settled) = (Events::default(), watch::Sender::default());

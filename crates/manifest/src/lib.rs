@@ -144,6 +144,7 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
         Kind::DaemonSet => Typed::DaemonSet(typed(json)?),
         Kind::Job => Typed::Job(typed(json)?),
         Kind::CronJob => Typed::CronJob(typed(json)?),
+        Kind::PersistentVolumeClaim => Typed::PersistentVolumeClaim(typed(json)?),
         Kind::PodDisruptionBudget => Typed::PodDisruptionBudget(typed(json)?),
         Kind::HorizontalPodAutoscaler => Typed::HorizontalPodAutoscaler(typed(json)?),
         Kind::EndpointSlice => Typed::EndpointSlice(typed(json)?),

@@ -10,7 +10,8 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, Pod, PodTemplateSpec, Secret, Service, ServiceAccount,
+    ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, PodTemplateSpec, Secret, Service,
+    ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -42,6 +43,7 @@ pub enum Kind {
     ServiceAccount,
     ConfigMap,
     Secret,
+    PersistentVolumeClaim,
     Service,
     Pod,
     Deployment,
@@ -127,12 +129,19 @@ const fn names(
 
 /// In the order in which a list of objects is applied: what others refer to comes before them, and
 /// what forbids before what it forbids.
-const KINDS: [KindNames; 34] = [
+const KINDS: [KindNames; 35] = [
     names(Kind::Namespace, "Namespace", "namespaces", false, &["v1"]),
     names(Kind::Node, "Node", "nodes", false, &["v1"]),
     names(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", true, &["v1"]),
     names(Kind::ConfigMap, "ConfigMap", "configmaps", true, &["v1"]),
     names(Kind::Secret, "Secret", "secrets", true, &["v1"]),
+    names(
+        Kind::PersistentVolumeClaim,
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+        true,
+        &["v1"],
+    ),
     names(Kind::Service, "Service", "services", true, &["v1"]),
     names(Kind::EndpointSlice, "EndpointSlice", "endpointslices", true, &["discovery.k8s.io/v1"]),
     names(Kind::ReferenceGrant, "ReferenceGrant", "referencegrants", true, REFERENCE_GRANTS),
@@ -319,6 +328,7 @@ pub enum Typed {
     ServiceAccount(Arc<ServiceAccount>),
     ConfigMap(Arc<ConfigMap>),
     Secret(Arc<Secret>),
+    PersistentVolumeClaim(Arc<PersistentVolumeClaim>),
     Service(Arc<Service>),
     Pod(Arc<Pod>),
     Deployment(Arc<Deployment>),
@@ -360,6 +370,7 @@ impl Typed {
             Self::ServiceAccount(_) => Kind::ServiceAccount,
             Self::ConfigMap(_) => Kind::ConfigMap,
             Self::Secret(_) => Kind::Secret,
+            Self::PersistentVolumeClaim(_) => Kind::PersistentVolumeClaim,
             Self::Service(_) => Kind::Service,
             Self::Pod(_) => Kind::Pod,
             Self::Deployment(_) => Kind::Deployment,
@@ -400,6 +411,7 @@ impl Typed {
             Self::ServiceAccount(object) => &object.metadata,
             Self::ConfigMap(object) => &object.metadata,
             Self::Secret(object) => &object.metadata,
+            Self::PersistentVolumeClaim(object) => &object.metadata,
             Self::Service(object) => &object.metadata,
             Self::Pod(object) => &object.metadata,
             Self::Deployment(object) => &object.metadata,

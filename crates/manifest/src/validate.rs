@@ -7,6 +7,7 @@ mod acme;
 pub(crate) mod authentication;
 pub(crate) mod autoscaling;
 pub(crate) mod budgets;
+pub(crate) mod claims;
 pub(crate) mod core;
 pub(crate) mod edge;
 pub(crate) mod gateways;
@@ -50,6 +51,7 @@ pub(crate) fn validate(typed: &Typed, issues: &mut Issues) {
         Typed::Node(object) => nodes::node(object, issues),
         Typed::ConfigMap(object) => config_map(object, issues),
         Typed::Secret(object) => core::secret(object, issues),
+        Typed::PersistentVolumeClaim(object) => claims::claim(object, issues),
         Typed::Service(object) => core::service(object, issues),
         Typed::Pod(object) => pods::pod(object, issues),
         Typed::Deployment(object) => workloads::deployment(object, issues),

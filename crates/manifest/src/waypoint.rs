@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use ambit_words::annotations::{
     ACME_CHALLENGES, GATEWAY_NAME_OVERRIDE, GATEWAY_SERVICE_ACCOUNT, LAST_APPLIED,
 };
+use ambit_words::exposition::METRICS_PATH;
 use ambit_words::labels;
 use ambit_words::names::{ISTIO_PROXY, POD_TOKEN, ROOT_CONFIG_MAP, ROOTS, TOKEN_AUDIENCE, TOKENS};
 use ambit_words::ports::{HBONE, PROXY_METRICS, PROXY_READINESS};
@@ -273,7 +274,7 @@ fn template(gateway: &Gateway, common: &Common<'_>) -> Value {
     let scraped = [
         ("prometheus.io/scrape", "true".to_owned()),
         ("prometheus.io/port", PROXY_METRICS.to_string()),
-        ("prometheus.io/path", "/metrics".to_owned()),
+        ("prometheus.io/path", METRICS_PATH.to_owned()),
     ];
     for (key, value) in scraped {
         annotations.entry(key.to_owned()).or_insert(value);

@@ -102,6 +102,18 @@ pub async fn get(
     answered.unwrap_or_else(|_| Err(LocalHttpError::Timeout(name, patience)))
 }
 
+/// Asks whoever is at the other end of a stream, and reads the whole answer.
+pub async fn ask_over(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    target: &str,
+    patience: Duration,
+) -> Result<(StatusCode, Bytes), LocalHttpError> {
+    let name = format!("GET {target}");
+    let answered = exchange(stream, Method::GET, target, Bytes::new(), &name);
+    let answered = tokio::time::timeout(patience, answered).await;
+    answered.unwrap_or_else(|_| Err(LocalHttpError::Timeout(name, patience)))
+}
+
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     method: Method,

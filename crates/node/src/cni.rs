@@ -10,9 +10,11 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::local_http;
+use ambit_words::exposition::METRICS_PATH;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,6 +22,7 @@ use serde::Deserialize;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::monitor::Health;
 use crate::pod::{NewPod, PodName, PodUid};
 
 /// Path of istio-cni's announcement.
@@ -129,12 +132,16 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, CniError> {
 }
 
 /// Serves announcements until their receiver is gone.
-pub(crate) async fn serve(listener: UnixListener, announced: mpsc::Sender<Announced>) {
+pub(crate) async fn serve(
+    listener: UnixListener,
+    announced: mpsc::Sender<Announced>,
+    health: Arc<Health>,
+) {
     let taker = announced.clone();
     let serving = local_http::serve(
         listener,
         "CNI plugin",
-        move |request| answer(request, announced.clone()),
+        move |request| answer(request, announced.clone(), health.clone()),
         |connection| drop(tokio::spawn(connection)),
     );
     tokio::select! {
@@ -146,9 +153,15 @@ pub(crate) async fn serve(listener: UnixListener, announced: mpsc::Sender<Announ
 async fn answer(
     request: Request<Incoming>,
     announced: mpsc::Sender<Announced>,
+    health: Arc<Health>,
 ) -> Response<Full<Bytes>> {
+    // For the user whose socket it is: on a machine nobody else reaches the agent's port.
+    if request.method() == Method::GET && request.uri().path() == METRICS_PATH {
+        return respond(StatusCode::OK, health.metrics.render());
+    }
     if request.uri().path() != ADD_PATH {
-        return respond(StatusCode::NOT_FOUND, format!("only {ADD_PATH} is served here"));
+        let served = format!("only {ADD_PATH} and {METRICS_PATH} are served here");
+        return respond(StatusCode::NOT_FOUND, served);
     }
     if request.method() != Method::POST {
         return respond(StatusCode::METHOD_NOT_ALLOWED, "use POST".to_owned());

@@ -185,7 +185,7 @@ async fn serve(
             }
             () = zds.serve(proxies) => {}
             () = guarding.guard_new_ports() => {}
-            () = cni::serve(plugin, announced) => {}
+            () = cni::serve(plugin, announced, health.clone()) => {}
         }
         Ok(())
     };

@@ -51,7 +51,14 @@ impl Metrics {
                 &self.failures,
             ),
         ];
-        let mut text = String::new();
+        // Of the part in whose place the agent is, by Istio's name of it.
+        let mut text = concat!(
+            "# HELP istio_build Version of this program.\n# TYPE istio_build gauge\n",
+            "istio_build{component=\"cni\",tag=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1\n",
+        )
+        .to_owned();
         for (name, kind, help, value) in rows {
             let value = value.load(Ordering::Relaxed);
             writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}")
@@ -74,5 +81,7 @@ mod tests {
             text.contains("# TYPE ambit_node_repairs_total counter\nambit_node_repairs_total 1\n")
         );
         assert!(text.contains("ztunnel_connected 0\n"));
+        let tag = ambit_words::exposition::build_tag(&text);
+        assert_eq!(tag, Some(env!("CARGO_PKG_VERSION")));
     }
 }

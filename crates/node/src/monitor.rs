@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, PUBLIC};
+use ambit_words::exposition::METRICS_PATH;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, StatusCode};
@@ -74,7 +75,7 @@ fn answer(path: &str, health: &Health) -> Response<Full<Bytes>> {
             None => (StatusCode::OK, "ready\n".to_owned()),
             Some(missing) => (StatusCode::SERVICE_UNAVAILABLE, missing.to_owned()),
         },
-        "/metrics" => (StatusCode::OK, health.metrics.render()),
+        METRICS_PATH => (StatusCode::OK, health.metrics.render()),
         _ => (StatusCode::NOT_FOUND, "/readyz, /healthz and /metrics are served here\n".to_owned()),
     };
     let mut response = Response::new(Full::new(text.into()));

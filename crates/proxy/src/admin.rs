@@ -18,7 +18,7 @@ use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, Limits, PRIVATE, PUBLIC};
 use ambit_wire::admin::{ApiVersion, List, Process, Shares, node_proxy};
 use ambit_words::error_chain;
-use ambit_words::exposition;
+use ambit_words::exposition::{self, METRICS_PATH};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
@@ -141,7 +141,7 @@ impl Admin {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let accept = request.headers().get(ACCEPT).and_then(|it| it.to_str().ok());
         match (service, &*path) {
-            (Service::Metrics | Service::Admin, "/metrics" | "/stats/prometheus") => {
+            (Service::Metrics | Service::Admin, METRICS_PATH | "/stats/prometheus") => {
                 self.metrics(accept)
             }
             (Service::Readiness | Service::Admin, "/healthz/ready") => self.readiness(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ambit_net::accept::Listener;
 use ambit_net::http_port::{self, PUBLIC};
 use ambit_net::socket::{ListenOptions, tcp_listener};
-use ambit_words::exposition;
+use ambit_words::exposition::{self, METRICS_PATH};
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -44,7 +44,7 @@ pub(crate) async fn start(shared: &Arc<Shared>) -> anyhow::Result<()> {
 impl Shared {
     fn answer(&self, path: &str, accept: Option<&str>) -> Answer {
         match path {
-            "/metrics" | "/stats/prometheus" => match self.mesh.metrics.encode() {
+            METRICS_PATH | "/stats/prometheus" => match self.mesh.metrics.encode() {
                 Ok(metrics) => {
                     let (content_type, text) = exposition::answer(accept, metrics);
                     answer(StatusCode::OK, content_type, text)

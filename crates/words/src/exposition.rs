@@ -11,6 +11,8 @@ use std::fmt::Write as _;
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The content type of Prometheus' text.
 pub const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Where every part serves its metrics.
+pub const METRICS_PATH: &str = "/metrics";
 /// How a scraper asks for OpenMetrics.
 const ASKED: &str = "application/openmetrics-text";
 
@@ -20,6 +22,13 @@ pub fn answer(accept: Option<&str>, open_metrics: String) -> (&'static str, Stri
         true => (OPEN_METRICS, open_metrics),
         false => (PROMETHEUS_TEXT, prometheus_text(&open_metrics)),
     }
+}
+
+/// The version of the program whose metrics these are: the tag of Istio's `istio_build`.
+pub fn build_tag(text: &str) -> Option<&str> {
+    let line = text.lines().find(|line| line.starts_with("istio_build{"))?;
+    let (_, rest) = line.split_once("tag=\"")?;
+    rest.split_once('"').map(|(tag, _)| tag)
 }
 
 /// OpenMetrics as Prometheus' text.
@@ -100,5 +109,13 @@ process_threads 4
         for other in [None, Some("*/*"), Some("text/plain;version=0.0.4")] {
             assert_eq!(answer(other, OPEN.to_owned()), (PROMETHEUS_TEXT, TEXT.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_program_says_its_version() {
+        let text = "a 1\nistio_build{component=\"cni\",tag=\"0.1.0\"} 1\n";
+        assert_eq!(build_tag(text), Some("0.1.0"));
+        assert_eq!(build_tag("istio_build{component=\"x\"} 1\n"), None);
+        assert_eq!(build_tag("istio_builds 1\n"), None);
     }
 }

@@ -2,11 +2,12 @@
 //! it.
 
 /// Short names, each with its plural.
-pub const SHORT_NAMES: [(&str, &str); 27] = [
+pub const SHORT_NAMES: [(&str, &str); 29] = [
     ("ap", "authorizationpolicies"),
     ("btlspolicy", "backendtlspolicies"),
     ("cj", "cronjobs"),
     ("cm", "configmaps"),
+    ("crd", "customresourcedefinitions"),
     ("deploy", "deployments"),
     ("dr", "destinationrules"),
     ("ds", "daemonsets"),
@@ -21,6 +22,7 @@ pub const SHORT_NAMES: [(&str, &str); 27] = [
     ("pa", "peerauthentications"),
     ("pdb", "poddisruptionbudgets"),
     ("po", "pods"),
+    ("pvc", "persistentvolumeclaims"),
     ("ra", "requestauthentications"),
     ("refgrant", "referencegrants"),
     ("sa", "serviceaccounts"),

@@ -46,7 +46,13 @@ pub const ROOT_CERTIFICATE: &str = "root-cert.pem";
 /// The file of the list of revoked certificates, beside it.
 pub const REVOCATION_LIST: &str = "ca-crl.pem";
 
+/// Where a host, or a container, says who its resolvers are.
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
+
 /// The path of an object's name, as selectors of fields and replacements write it.
 pub const NAME_FIELD: &str = "metadata.name";
 /// What kubectl prints where there is nothing.
 pub const NOTHING: &str = "<none>";
+
+/// The path at which gRPC servers say how they are.
+pub const GRPC_HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";

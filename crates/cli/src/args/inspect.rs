@@ -82,6 +82,9 @@ pub(crate) struct TopArgs {
     /// Shows all namespaces, which is always so without -n; kubectl needs it.
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub(crate) all_namespaces: bool,
+    /// Shows each container of the pods for itself.
+    #[arg(long)]
+    pub(crate) containers: bool,
     /// What comes first.
     #[arg(long, value_enum)]
     pub(crate) sort_by: Option<TopOrder>,

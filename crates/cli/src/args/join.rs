@@ -1,13 +1,12 @@
 //! The arguments of `ambit join` and `ambit token`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ambit_words::durations::{DurationError, parse_duration_within};
 use clap::{Args, Subcommand};
 
-use super::ImageArgs;
+use super::PodArgs;
 use super::state::StateArgs;
 
 /// The longest that a token can be used.
@@ -25,11 +24,7 @@ pub(crate) struct JoinArgs {
     #[arg(long)]
     pub(crate) detach: bool,
     #[command(flatten)]
-    pub(crate) images: ImageArgs,
-    /// A directory of this computer that pods may write, by volumes of type hostPath; may be
-    /// repeated.
-    #[arg(long = "host-path", value_name = "DIR")]
-    pub(crate) host_paths: Vec<PathBuf>,
+    pub(crate) pods: PodArgs,
     #[command(flatten)]
     pub(crate) state: StateArgs,
 }

@@ -1,10 +1,10 @@
 //! `ambit acme`: the certificates that Gateways of a machine have by ACME (RFC 8555).
 //!
-//! A machine's networks have no way out, so the user's command speaks with the directory, and keeps
-//! what is issued in the machine's Secrets. What a gateway answers meanwhile is an annotation of
-//! its Service, as in a cluster. A Secret without our label is somebody else's and is never
-//! written. After a failure nothing is tried until the pause is over, unless the Gateway says
-//! something else.
+//! A machine's networks have no way out of their own, so the user's command speaks with the
+//! directory, and keeps what is issued in the machine's Secrets. What a gateway answers meanwhile
+//! is an annotation of its Service, as in a cluster. A Secret without our label is somebody else's
+//! and is never written. After a failure nothing is tried until the pause is over, unless the
+//! Gateway says something else.
 
 #![deny(clippy::print_stderr, reason = "it panics where nobody listens, before machines are down")]
 
@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep, timeout};
 use self::machine::{Asked, Held, Machine};
 use super::settle;
 use crate::args::AcmeArgs;
+use crate::progress;
 
 /// How often the Gateways are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -108,7 +109,9 @@ async fn once(client: &Client, all: Vec<Asked>) -> Result<bool> {
     }
     let mut is_whole = true;
     for asked in all {
+        let shown = progress::shown("ordering a certificate");
         let outcome = go_on(client, &asked).await;
+        drop(shown);
         is_whole &= matches!(outcome, Ok(Outcome::Good(_) | Outcome::Foreign | Outcome::Ordered));
         super::print_text(&format!("{asked}: {}\n", sentence(&asked, &outcome)))?;
     }

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use ambit_net::local_http::{self, LocalHttpError};
 use ambit_wire::admin::Refusal;
-use anyhow::{Context, Result, anyhow};
+use ambit_words::exposition::METRICS_PATH;
+use anyhow::{Context, Result, anyhow, bail};
 use http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How long a role may take to answer. A proxy asks its earlier workers, for 9 s at most.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,6 +31,31 @@ pub(super) struct Role<'a> {
 /// Sends a GET request for a path.
 pub(super) async fn get<T: DeserializeOwned>(role: Role<'_>, target: &str) -> Result<T> {
     request(role, Method::GET, target, PATIENCE).await
+}
+
+/// What a role has counted, as Prometheus reads it.
+pub(super) async fn metrics(role: Role<'_>) -> Result<String> {
+    let body = bytes::Bytes::new();
+    let answer = local_http::request(role.socket, Method::GET, METRICS_PATH, body, PATIENCE).await;
+    let (status, body) = answer.map_err(|error| silent(role, error))?;
+    text_of(role.name, status, &body)
+}
+
+/// What a program has counted that is at the other end of a stream.
+pub(super) async fn metrics_over<S>(name: &str, stream: S) -> Result<String>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let answer = local_http::ask_over(stream, METRICS_PATH, PATIENCE).await;
+    let (status, body) = answer.with_context(|| format!("ask {name}"))?;
+    text_of(name, status, &body)
+}
+
+fn text_of(name: &str, status: StatusCode, body: &[u8]) -> Result<String> {
+    if !status.is_success() {
+        bail!("{name} answers {METRICS_PATH} with {status}");
+    }
+    Ok(String::from_utf8_lossy(body).into_owned())
 }
 
 /// One request without a body.

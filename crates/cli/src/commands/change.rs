@@ -12,10 +12,15 @@ use serde_json::{Value, json};
 
 use super::{findings, publish, settle};
 use crate::args::{ApplyArgs, DeleteArgs, ManifestArgs, Target};
+use crate::progress;
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
 pub(super) fn load(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests> {
+    // Who types the manifests has the line to himself.
+    let is_typed = inputs.iter().any(|it| matches!(it, Input::Stdin));
+    let shown = (!is_typed).then(|| progress::shown("reading the manifests"));
     let manifests = ambit_manifest::load_as(inputs, unenforced);
+    drop(shown);
     let manifests = manifests.or_else(|errors| refused(&errors, "applied"))?;
     warn(&manifests.warnings);
     if manifests.objects.is_empty() {
@@ -53,6 +58,7 @@ pub(super) fn refused<T>(errors: &Errors, done: &str) -> Result<T> {
 
 /// The objects of a running machine that manifests can refer to.
 pub(super) async fn existing(client: &Client) -> Result<Vec<Typed>> {
+    let _shown = progress::shown("reading the objects of the machine");
     let mut existing = Vec::new();
     let running = client.pods().await?;
     for kind in ambit_manifest::Kind::all() {
@@ -101,7 +107,9 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     check(&manifests, &existing, &known(&client, &images)?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let images = import(&client, images, args.dry_run).await?;
+    let shown = progress::shown("applying");
     let changes = client.apply_with_images(objects, images, args.dry_run).await?;
+    drop(shown);
     print(&changes, args.dry_run)?;
     let code = take_effect(&args, &client, &changes).await?;
     let objects = changes.changes.into_iter().map(|it| it.object);
@@ -160,7 +168,9 @@ pub(super) async fn delete(args: DeleteArgs) -> Result<ExitCode> {
         None => in_manifests(&args)?,
     };
     let client = Client::new(super::layout(&args.state));
+    let shown = progress::shown("deleting");
     let changes = client.delete(&named, ignore_not_found, args.dry_run).await?;
+    drop(shown);
     print(&changes, args.dry_run)?;
     take_effect(&args, &client, &changes).await
 }

@@ -9,6 +9,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::args::{CheckArgs, Report};
+use crate::progress;
 
 /// What `ambit check -o json` prints.
 #[derive(Debug, Serialize)]
@@ -24,6 +25,7 @@ struct Checked<'a> {
 
 /// Prints the findings; fails if any of them is an error.
 pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
+    let shown = progress::shown("looking at the cluster");
     let cluster = Cluster::connect(&args.kube.choice()).await?;
     let stage = match (args.pre, args.uninstall) {
         (true, _) => Stage::Before,
@@ -31,6 +33,7 @@ pub(super) async fn check(args: CheckArgs) -> Result<ExitCode> {
         (false, false) => Stage::Running,
     };
     let found = findings(&Facts::gather(&cluster, stage).await?);
+    drop(shown);
     match args.output {
         Report::Json => super::print_json(&Checked {
             api_version: ApiVersion,

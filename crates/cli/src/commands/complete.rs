@@ -3,6 +3,8 @@
 //! The shell's function runs the hidden `ambit complete-names` with the words so far. It answers in
 //! a moment or not at all: nobody waits for a completion.
 
+mod shells;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,29 +15,12 @@ use clap::ValueEnum;
 use serde_json::Value;
 use tokio::time::timeout;
 
+pub(super) use shells::with_names;
+
 use crate::args::{CompleteNamesArgs, Kind as ListedKind, StateArgs, kind_of};
 
 /// How long the machine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// What bash runs beside the generated function. That one offers the placeholders of arguments as
-/// if they were words, so they are left out where there are names.
-pub(super) const BASH: &str = r#"
-_ambit_with_names() {
-    _ambit "$@"
-    local name word names=() others=()
-    while IFS= read -r name; do
-        names+=("$name")
-    done < <("${COMP_WORDS[0]}" complete-names -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-    if [[ ${#names[@]} -gt 0 ]]; then
-        for word in "${COMPREPLY[@]}"; do
-            [[ $word == [\<\[]* ]] || others+=("$word")
-        done
-        COMPREPLY=("${names[@]}" "${others[@]}")
-    fi
-}
-complete -F _ambit_with_names -o bashdefault -o default ambit
-"#;
 
 /// What the last word may be.
 #[derive(Debug, PartialEq, Eq)]
@@ -131,7 +116,13 @@ fn wanted(words: &[String]) -> Wanted {
         Some("describe" | "label" | "annotate" | "delete" | "scale" | "rollout") => {
             object(current, first, namespace.or_else(default), false)
         }
-        Some("exec" | "logs") if first.is_none() => Wanted::Pod { namespace },
+        Some("exec" | "logs" | "port-forward") if first.is_none() => match namespace {
+            Some(_) if current.contains('/') => object(current, None, namespace, false),
+            namespace => Wanted::Pod { namespace },
+        },
+        Some("top") if first.is_some_and(|it| it.starts_with("po")) => {
+            object(current, first, namespace, false)
+        }
         Some("why") if plain.next().is_none() => Wanted::Pod { namespace: None },
         _ => Wanted::Nothing,
     }
@@ -218,6 +209,11 @@ mod tests {
         check("exec ", Wanted::Pod { namespace: None });
         check("logs -n app ", Wanted::Pod { namespace: Some("app".to_owned()) });
         check("logs app/web ", Wanted::Nothing);
+        check("logs -n app deploy/", object(Kind::Deployment, app, "deploy/"));
+        check("port-forward app/", Wanted::Pod { namespace: None });
+        check("port-forward -n app svc/", object(Kind::Service, app, "svc/"));
+        check("top pods -n app ", object(Kind::Pod, app, ""));
+        check("top ", Wanted::Nothing);
         check("why a/b c", Wanted::Pod { namespace: None });
         check("why a/b c/d ", Wanted::Nothing);
         check("up ", Wanted::Nothing);

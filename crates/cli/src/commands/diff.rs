@@ -11,7 +11,7 @@ use similar::TextDiff;
 
 use super::change;
 use crate::args::DiffArgs;
-use crate::colour;
+use crate::{colour, progress};
 
 /// Exits with this where something would change.
 const DIFFERENT: u8 = 1;
@@ -46,6 +46,7 @@ async fn differences(args: DiffArgs) -> Result<String> {
     change::check(&manifests, &existing, &change::known(&client, &images)?)?;
     let objects = manifests.objects.into_iter().map(|object| object.json).collect();
     let images = change::import(&client, images, true).await?;
+    let _shown = progress::shown("comparing");
     let differences = client.differences(objects, images).await?;
     differences.iter().map(text).collect()
 }

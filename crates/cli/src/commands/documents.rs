@@ -12,11 +12,8 @@ use crate::args::{Cli, CompletionsArgs, ManArgs};
 pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "ambit", &mut text);
-    let mut text = String::from_utf8(text).context("completions are text")?;
-    if args.shell == clap_complete::Shell::Bash {
-        text.push_str(complete::BASH);
-    }
-    super::print(&text)?;
+    let text = String::from_utf8(text).context("completions are text")?;
+    super::print(&complete::with_names(args.shell, &text))?;
     Ok(ExitCode::SUCCESS)
 }
 

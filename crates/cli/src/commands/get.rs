@@ -128,6 +128,10 @@ async fn stored(printer: &mut Printer<'_>, kind: StoredKind) -> Result<()> {
             let items = objects.into_iter().map(Budget).collect();
             printer.show(Objects::new(items, is_alone)).await
         }
+        StoredKind::PersistentVolumeClaim => {
+            let items = objects.into_iter().map(Claim).collect();
+            printer.show(Objects::new(items, is_alone)).await
+        }
         StoredKind::HorizontalPodAutoscaler => {
             let items = objects.into_iter().map(Autoscaler).collect();
             printer.show(Objects::new(items, is_alone)).await
@@ -207,6 +211,11 @@ struct Object(Value);
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 struct Autoscaler(Value);
+
+/// A PersistentVolumeClaim.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Claim(Value);
 
 /// A PodDisruptionBudget.
 #[derive(Debug, Serialize)]

@@ -3,15 +3,16 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use ambit_cluster::{Cluster, Part, PodName};
 use ambit_machine::layout::Layout;
-use ambit_machine::logs;
+use ambit_machine::logs::{Lines, Shown};
 use ambit_machine::ownership::check_state_directory;
 use ambit_machine::{Client, ExecRequest, PodInfo, Record, Terminal};
 use ambit_manifest::Kind;
 use ambit_net::sys::terminal::window_size;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::mesh::{self, Mesh};
 use crate::args::{ExecArgs, LogsArgs, kind_of};
@@ -116,9 +117,16 @@ pub(super) async fn logs(args: LogsArgs) -> Result<ExitCode> {
         Mesh::Cluster(cluster) => return logs_of_cluster(&cluster, &args).await,
     };
     let path = log(&layout, &args).await?;
+    ensure!(
+        path.starts_with(layout.pod_logs()) || !args.timestamps && args.since.is_none(),
+        "--timestamps and --since are for pods: the lines of {} say when they were written",
+        args.of
+    );
     let mut output = std::io::stdout().lock();
     let mut show = async || -> std::io::Result<()> {
-        let mut log = logs::Reader::open(&path, args.tail)?;
+        let since = args.since.and_then(|since| SystemTime::now().checked_sub(since));
+        let shown = Shown { tail: args.tail, since, timestamps: args.timestamps };
+        let mut log = Lines::open(&path, shown)?;
         if args.follow { log.follow(&mut output).await } else { log.copy(&mut output) }
     };
     let shown = show().await;
@@ -174,7 +182,7 @@ fn log_of_gone(
     pod: &str,
     container: Option<&str>,
 ) -> Result<PathBuf> {
-    let directory = layout.logs().join("pods");
+    let directory = layout.pod_logs();
     let (of_pod, of_owner) = (format!("{namespace}_{pod}_"), format!("{namespace}_{pod}-"));
     let is_meant = |name: &str| {
         let is_of_pod = name.starts_with(&of_pod) || name.starts_with(&of_owner);
@@ -190,8 +198,12 @@ fn log_of_gone(
 
 /// The same of a part in a cluster, through its API server.
 async fn logs_of_cluster(cluster: &Cluster, args: &LogsArgs) -> Result<ExitCode> {
-    if args.namespace.is_some() || args.tail.is_some() {
-        bail!("in a cluster -n and --tail are kubectl's: `kubectl logs -n NAMESPACE --tail N POD`");
+    let is_kubectls = args.tail.is_some() || args.since.is_some() || args.timestamps;
+    if args.namespace.is_some() || is_kubectls {
+        bail!(
+            "in a cluster -n, --tail, --since and --timestamps are kubectl's: \
+             `kubectl logs -n NAMESPACE --tail N POD`"
+        );
     }
     let part = match args.of.split_once('/') {
         Some(("proxy", node)) => Part::Proxy(node.to_owned()),
@@ -238,7 +250,7 @@ mod tests {
     fn logs_outlive_their_machine() {
         let directory = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(directory.path().to_owned());
-        let pods = layout.logs().join("pods");
+        let pods = layout.pod_logs();
         std::fs::create_dir_all(&pods).expect("made");
         for name in ["a_web-7d-x_web.log", "a_web-7d-x_side.log", "a_webs_web.log", "b_web_c.log"] {
             std::fs::write(pods.join(name), "").expect("written");

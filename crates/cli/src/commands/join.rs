@@ -27,7 +27,7 @@ pub(super) async fn token(args: TokenArgs) -> Result<ExitCode> {
 /// Starts a machine that is a node of another.
 pub(super) async fn join(args: JoinArgs) -> Result<ExitCode> {
     let token: JoinToken = read(&args.token)?.parse()?;
-    let images = args.images.read()?;
+    let images = args.pods.images.read()?;
     let (node, address) = (token.node.clone(), token.address);
     let config = UpConfig {
         state: super::layout(&args.state).root().to_owned(),
@@ -36,7 +36,9 @@ pub(super) async fn join(args: JoinArgs) -> Result<ExitCode> {
         mesh: token.mesh,
         images: images.commands.clone(),
         node_labels: NodeLabels::default(),
-        host_paths: HostPath::all(&args.host_paths)?,
+        host_paths: HostPath::all(&args.pods.host_paths)?,
+        limits: !args.pods.no_limits,
+        egress: args.pods.egress.clone(),
         proxies: BTreeMap::new(),
         arguments: BTreeMap::new(),
         environment: BTreeMap::new(),

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::ask::{self, Role};
 use crate::args::{KubeArgs, StateArgs};
+use crate::progress::{self, Shown};
 
 /// What proxies answered, each with its node.
 pub(super) type Answers<T> = Vec<(String, Result<T>)>;
@@ -25,6 +26,7 @@ pub(super) enum Mesh {
 /// The mesh that the arguments name; by default a machine.
 pub(super) async fn find(state: &StateArgs, kube: &KubeArgs) -> Result<Mesh> {
     if kube.is_meant() {
+        let _shown = asking();
         return Ok(Mesh::Cluster(Box::new(Cluster::connect(&kube.choice()).await?)));
     }
     let layout = super::layout(state);
@@ -34,6 +36,11 @@ pub(super) async fn find(state: &StateArgs, kube: &KubeArgs) -> Result<Mesh> {
         // Other problems with it are reported where it is used.
         _ => Ok(Mesh::Machine(layout)),
     }
+}
+
+/// A part of a cluster is asked over the API server and a port-forward.
+fn asking() -> Shown {
+    progress::shown("asking the cluster")
 }
 
 /// Who runs no machine and has a cluster may have meant that one.
@@ -54,7 +61,10 @@ impl Mesh {
     pub(super) async fn status(&self) -> Result<Status> {
         match self {
             Self::Machine(_) => self.control(control::STATUS).await,
-            Self::Cluster(cluster) => Ok(cluster.status().await?),
+            Self::Cluster(cluster) => {
+                let _shown = asking();
+                Ok(cluster.status().await?)
+            }
         }
     }
 
@@ -62,7 +72,10 @@ impl Mesh {
     pub(super) async fn nodes(&self) -> Result<List<Node>> {
         match self {
             Self::Machine(_) => self.control(control::NODES).await,
-            Self::Cluster(cluster) => Ok(cluster.nodes().await?),
+            Self::Cluster(cluster) => {
+                let _shown = asking();
+                Ok(cluster.nodes().await?)
+            }
         }
     }
 
@@ -70,7 +83,10 @@ impl Mesh {
     pub(super) async fn why(&self, target: &str) -> Result<Explanation> {
         match self {
             Self::Machine(_) => self.control(target).await,
-            Self::Cluster(cluster) => Ok(cluster.why(target).await?),
+            Self::Cluster(cluster) => {
+                let _shown = asking();
+                Ok(cluster.why(target).await?)
+            }
         }
     }
 
@@ -81,7 +97,10 @@ impl Mesh {
                 let socket = layout.control_socket();
                 ask::get(Role { name: "control", socket: &socket }, target).await
             }
-            Self::Cluster(cluster) => Ok(cluster.ask_control(target).await?),
+            Self::Cluster(cluster) => {
+                let _shown = asking();
+                Ok(cluster.ask_control(target).await?)
+            }
         }
     }
 
@@ -108,6 +127,7 @@ impl Mesh {
                 Ok(answers)
             }
             Self::Cluster(cluster) => {
+                let _shown = asking();
                 let answers = cluster.ask_proxies(target).await?.into_iter();
                 Ok(answers.map(|(node, answer)| (node, answer.map_err(Into::into))).collect())
             }

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::change;
 use crate::args::{PlanArgs, Report};
-use crate::table;
+use crate::{progress, table};
 
 /// Names that a note lists; the rest is counted.
 const NAMES_MAX: usize = 5;
@@ -26,6 +26,7 @@ const NAMES_MAX: usize = 5;
 /// Plans, and prints it.
 pub(super) async fn plan(args: &PlanArgs) -> Result<ExitCode> {
     let live = if args.kube.is_meant() {
+        let _shown = progress::shown("reading the workloads of the cluster");
         let cluster = Cluster::connect(&args.kube.choice()).await?;
         Some((cluster.context().to_owned(), cluster.workloads().await?))
     } else {

@@ -1,8 +1,10 @@
 //! How registries of images are asked: TLS with the system's roots, and logins of `docker login`.
+//! What the environment says of the daemons of this machine that have images, too.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ambit_image::Daemons;
 use ambit_image::registry::{Connect, Credentials, Endpoint};
 use ambit_machine::{ImageSources, Registries};
 use ambit_tls::web::{SYSTEM_ROOTS, WebConnector};
@@ -12,6 +14,10 @@ use tokio::net::TcpStream;
 
 /// The directory of docker's configuration, if it is not in the user's home.
 const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
+/// The socket of Docker, as docker reads it.
+const DOCKER_HOST: &str = "DOCKER_HOST";
+/// The socket of containerd and a namespace there, as ctr and nerdctl read them.
+const CONTAINERD: [&str; 2] = ["CONTAINERD_ADDRESS", "CONTAINERD_NAMESPACE"];
 
 /// Connects to a registry.
 pub(super) struct ToRegistry(WebConnector);
@@ -44,7 +50,17 @@ pub(super) fn of_user(sources: &ImageSources) -> Result<Registries<ToRegistry>> 
     let system = SYSTEM_ROOTS.iter().map(Path::new).find_map(|path| std::fs::read(path).ok());
     let web = WebConnector::new(system.as_deref(), None).context("read the system's roots")?;
     let credentials = if sources.need_registries() { logins()? } else { Credentials::default() };
-    Ok(Registries { connect: ToRegistry(web), credentials })
+    Ok(Registries { connect: ToRegistry(web), credentials, daemons: daemons() })
+}
+
+fn daemons() -> Daemons {
+    let variable = |name| std::env::var_os(name).map(|it| it.to_string_lossy().into_owned());
+    let [address, namespace] = CONTAINERD;
+    Daemons {
+        docker_host: variable(DOCKER_HOST),
+        containerd_address: variable(address),
+        containerd_namespace: variable(namespace),
+    }
 }
 
 fn logins() -> Result<Credentials> {

@@ -325,6 +325,10 @@ fn machine_text(machine: &MachineStatus) -> String {
     text.push('\n');
     text.push_str(&table::format(&["ROLE", "STATE", "RESTARTS", "LOG"], &roles));
     text.push('\n');
+    if let Some(egress) = &machine.egress {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "pods reach the outside by TCP: {egress}\n");
+    }
     text
 }
 
@@ -527,11 +531,13 @@ mod tests {
     #[test]
     fn what_is_printed_as_json() {
         let machine = MachineStatus {
+            version: Some("0.1.0".to_owned()),
             pid: 4711,
             started_at: "2026-11-24T16:13:32Z".to_owned(),
             rootless: true,
             mesh: true,
             joined: None,
+            egress: Some("192.0.2.0/24,2001:db8::/32".parse().unwrap()),
             nodes: vec![NodeInfo {
                 name: "node-1".to_owned(),
                 addresses: vec![[10, 244, 0, 1].into()],

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::UninstallArgs;
+use crate::progress;
 
 /// Says what changes, refuses what somebody has forbidden, and takes the pods out.
 pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
@@ -21,11 +22,13 @@ pub(super) async fn uninstall(args: UninstallArgs) -> Result<ExitCode> {
         }
     };
     tokio::pin!(stop);
+    let shown = progress::shown("looking at the cluster");
     let cluster = Cluster::connect(&args.kube.choice()).await?;
     let facts = tokio::select! {
         facts = Facts::gather(&cluster, Stage::Leaving) => facts?,
         () = &mut stop => bail!("stopped by a signal; nothing was changed"),
     };
+    drop(shown);
     let found = findings(&facts);
     for finding in &found {
         super::print_text(&format!("{finding}\n"))?;

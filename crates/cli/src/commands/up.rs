@@ -22,6 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{findings, publish};
 use crate::args::{DemoArgs, Report, StateArgs, UpArgs};
+use crate::progress;
 
 /// How long the pods of a new mesh may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -31,7 +32,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let manifests = super::change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
-    let images = args.images.read()?;
+    let images = args.pods.images.read()?;
     let config = config(&args, &images)?;
     super::change::check(&manifests, &nodes(&config)?, &images)?;
     publish::check(&args.publish, &manifests.objects, !args.no_mesh)?;
@@ -115,6 +116,9 @@ fn tell_ways(args: &UpArgs, link: &LinkConfig, layout: &Layout) {
     }
     if let LinkConfig::Home { address, .. } = link {
         tell(format_args!("        {address} takes computers that join: `ambit token create`"));
+    }
+    if let Some(egress) = &args.pods.egress {
+        tell(format_args!("        pods reach the outside by TCP: {egress}"));
     }
     if args.kubernetes_api.is_some() {
         let path = layout.kubeconfig();
@@ -200,7 +204,9 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         mesh: !args.no_mesh,
         images: images.commands.clone(),
         node_labels: NodeLabels::all(&args.node_labels, args.nodes)?,
-        host_paths: HostPath::all(&args.host_paths)?,
+        host_paths: HostPath::all(&args.pods.host_paths)?,
+        limits: !args.pods.no_limits,
+        egress: args.pods.egress.clone(),
         proxies,
         arguments,
         environment: BTreeMap::new(),
@@ -260,7 +266,9 @@ pub(super) async fn gone(client: &Client) {
 
 /// Takes a machine down.
 pub(super) async fn down(args: &StateArgs) -> Result<ExitCode> {
+    let shown = progress::shown("taking the machine down");
     let report = ambit_machine::down(&super::layout(args)).await?;
+    drop(shown);
     let what = if report.ended { "down" } else { "what was left is removed" };
     let seconds = report.duration_ms as f64 / 1e3;
     tell(format_args!("{what} in {seconds:.2} s; logs are in {}", report.logs.display()));

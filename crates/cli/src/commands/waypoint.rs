@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::mesh::{self, Mesh};
 use crate::args::{WaypointCommand, WaypointShape, WaypointTarget};
-use crate::table;
+use crate::{progress, table};
 
 /// How long a waypoint may take to run.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -233,6 +233,7 @@ impl Place {
 
 /// Waits until every waypoint that is meant runs.
 async fn wait(place: &Place, namespace: &str, name: Option<&str>) -> Result<()> {
+    let _shown = progress::shown("waiting for the waypoint");
     let start = Instant::now();
     loop {
         let found = named(place.waypoints(Some(namespace)).await?, namespace, name)?;

@@ -1,8 +1,8 @@
 //! What leaves the mesh: hosts that are looked up, a fence around everything else, and a waypoint
 //! that hears which host is meant.
 //!
-//! A machine has no outside. Here it is a node's own address, where a pod on the node's network
-//! serves, and the names of headless Services, which lead to that address.
+//! This machine has no way out. Its outside is a node's own address, where a pod on the node's
+//! network serves, and the names of headless Services, which lead to that address.
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 use crate::policy::logged;

@@ -1,5 +1,5 @@
 //! What a machine says about its objects when kubectl's users ask: templates, `describe`, `events`,
-//! `top`, `diff` and `analyze`.
+//! `top`, `diff`, `analyze` and `version`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -43,14 +43,17 @@ spec:
   containers:
   - {name: main, image: ambit/sample:1, command: [sh, -c, exit 3]}
 ";
-/// Computes for as long as it lives.
+/// Computes for as long as it lives, in one of its containers, which shows in another session too.
 const BUSY: &str = "
 apiVersion: v1
 kind: Pod
 metadata: {name: busy, namespace: client}
 spec:
   containers:
-  - {name: main, image: ambit/sample:1, command: [bash, -c, 'while :; do :; done']}
+  - name: main
+    image: ambit/sample:1
+    command: [bash, -c, '(setsid bash -c \"while :; do :; done\") & while :; do :; done']
+  - {name: idle, image: ambit/sample:1, command: [sleep, infinity]}
 ";
 
 #[test]
@@ -65,6 +68,7 @@ fn a_machine_says_what_it_has_and_what_happened_to_it() {
     measures(&machine);
     differs(&machine);
     analyses(&machine);
+    says_its_versions(&machine);
     machine.down();
 }
 
@@ -185,6 +189,15 @@ fn measures(machine: &Machine) {
     };
     // However busy the processors are with others, it gets some of them.
     assert!(number(cells[2], "m") >= 1 && number(cells[3], "Mi") >= 1, "{top}");
+    let containers = machine.run(&["top", "pods", "busy", "-n", "client", "--containers"]);
+    let lines: Vec<Vec<&str>> =
+        containers.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][..3], ["NAMESPACE", "POD", "NAME"], "{containers}");
+    let [main, idle] = &lines[1..] else { panic!("a line for each: {containers}") };
+    assert_eq!((&main[..3], idle[2]), (&["client", "busy", "main"][..], "idle"), "{containers}");
+    assert!(number(main[3], "m") > number(idle[3], "m"), "{containers}");
+    let said = machine.ambit(&["top", "nodes", "--containers"]);
+    assert!(!said.status.success() && said.err.contains("is of pods"), "{}", said.err);
     let nodes = machine.run(&["top", "nodes"]);
     says(&nodes, &["node-1", "node-2", "control", "MESH MEMORY"]);
     for line in nodes.lines().skip(1) {
@@ -192,6 +205,32 @@ fn measures(machine: &Machine) {
         assert!(number(mesh, "Mi") >= 1, "each node has a proxy: {nodes}");
     }
     machine.delete(BUSY);
+}
+
+fn says_its_versions(machine: &Machine) {
+    machine.run(&["waypoint", "apply", "-n", "app", "--wait"]);
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = |agents: u32| {
+        format!(
+            "client {version}\ncontrol {version}\nmachine {version}\nnode {version} ({agents})\n\
+             proxy {version} (2)\nwaypoint {version} (1)\n"
+        )
+    };
+    assert_eq!(machine.run(&["version"]), expected(2));
+    assert_eq!(machine.run(&["version", "--client"]), format!("client {version}\n"));
+    let read: serde_json::Value =
+        serde_json::from_str(&machine.run(&["version", "-o", "json"])).expect("it is JSON");
+    assert_eq!(read["parts"].as_array().map(Vec::len), Some(7), "{read}");
+    assert!(machine.run(&["version", "-o", "yaml"]).contains("name: node-1"));
+    // An agent that nobody reaches.
+    let socket = machine.layout.cni_socket("node-2");
+    let aside = socket.with_extension("aside");
+    std::fs::rename(&socket, &aside).expect("it is there");
+    let said = machine.ambit(&["version"]);
+    std::fs::rename(&aside, &socket).expect("it was there");
+    assert_eq!((said.status.code(), said.out), (Some(1), expected(1)));
+    assert!(said.err.contains("node/node-2 does not run"), "{}", said.err);
+    machine.run(&["waypoint", "delete", "-n", "app", "--all"]);
 }
 
 fn differs(machine: &Machine) {

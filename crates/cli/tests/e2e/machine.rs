@@ -148,10 +148,20 @@ impl Machine {
         feed(self.spawn(words), input)
     }
 
-    /// Runs a command of a user whose logins of registries lie in this directory.
-    pub(crate) fn ambit_with_logins(&self, logins: &Path, words: &[&str], input: &str) -> Said {
+    /// Runs a command of the user by way of a program that starts it elsewhere.
+    pub(crate) fn ambit_by(&self, program: Command, words: &[&str], input: &str) -> Said {
+        feed(self.start(program, words), input)
+    }
+
+    /// Runs a command of a user whose environment has this variable.
+    pub(crate) fn ambit_with_variable(
+        &self,
+        (name, value): (&str, &Path),
+        words: &[&str],
+        input: &str,
+    ) -> Said {
         let mut command = Command::new(binary());
-        command.env("DOCKER_CONFIG", logins);
+        command.env(name, value);
         feed(self.start(command, words), input)
     }
 

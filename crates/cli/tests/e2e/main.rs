@@ -72,6 +72,7 @@ mod tokens;
 mod traffic_policies;
 mod transfer;
 mod volumes;
+mod way_out;
 mod waypoint;
 mod waypoints;
 mod workloads;

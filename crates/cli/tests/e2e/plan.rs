@@ -193,8 +193,8 @@ fn wrong_inputs_get_one_error_with_place_and_remedy() {
         &path,
         1,
         &format!(
-            "{path}:10: Pod default/odd: spec.containers[0].resources.requests.cpu: `two` is not a \
-             quantity; write it as 700m, 0.5 or 2"
+            "{path}:10: Pod odd: spec.containers[0].resources.requests.cpu: `two` is not a \
+             quantity; write for example `500m` of processors"
         ),
     );
     fs::write(&manifests, pod("quiet", "0").replace("memory: 1Gi", "")).unwrap();

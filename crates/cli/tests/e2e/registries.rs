@@ -1,9 +1,10 @@
-//! Images from a registry, which a thread of the test plays on this machine.
+//! Images from a registry and from Docker, which threads of the test play on this machine.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -59,16 +60,21 @@ impl Registry {
     }
 }
 
-fn answer(stream: TcpStream, contents: &Contents, seen: &Mutex<Vec<String>>) {
-    let mut reader = BufReader::new(&stream);
+/// The lines of a request's head.
+fn read_head(stream: impl Read) -> Vec<String> {
+    let mut reader = BufReader::new(stream);
     let mut head = Vec::new();
     loop {
         let mut line = String::new();
         match reader.read_line(&mut line) {
             Ok(2..) if line != "\r\n" => head.push(line.trim_end().to_owned()),
-            _ => break,
+            _ => return head,
         }
     }
+}
+
+fn answer(stream: TcpStream, contents: &Contents, seen: &Mutex<Vec<String>>) {
+    let head = read_head(&stream);
     let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
     let is_known =
         head.iter().any(|line| line.eq_ignore_ascii_case(&format!("authorization: {LOGIN}")));
@@ -128,22 +134,23 @@ fn an_image_comes_from_a_registry_with_the_login_of_docker() {
     let machine = Machine::none("registry");
     let logins = directory.path().join("docker");
     fs::create_dir(&logins).expect("it can be made");
+    let logins = ("DOCKER_CONFIG", &*logins);
     let up = ["up", "-", "--detach", "--no-mesh", "--image", &web];
-    let said = machine.ambit_with_logins(&logins, &up, POD);
+    let said = machine.ambit_with_variable(logins, &up, POD);
     assert!(!said.status.success() && said.err.contains("refuses access"), "{}", said.err);
     let left = fs::read_dir(machine.layout.root()).map_or(0, Iterator::count);
     assert_eq!(left, 0, "nothing is left of it");
 
     let auths = json!({"auths": {&registry.address: {"auth": "YTpi"}}});
-    fs::write(logins.join("config.json"), auths.to_string()).expect("it can be written");
-    let said = machine.ambit_with_logins(&logins, &up, POD);
+    fs::write(logins.1.join("config.json"), auths.to_string()).expect("it can be written");
+    let said = machine.ambit_with_variable(logins, &up, POD);
     assert!(said.status.success(), "ambit up: {}", said.err);
     assert_eq!(machine.bash("app/web", "echo $WHO $PWD"), "image /web\n");
     assert_eq!(registry.count(&layer_path), 1);
 
     // What is there already is not fetched again.
     let apply = ["apply", "-", "--image", &web];
-    let said = machine.ambit_with_logins(&logins, &apply, POD);
+    let said = machine.ambit_with_variable(logins, &apply, POD);
     assert!(said.status.success(), "ambit apply: {}", said.err);
     assert_eq!(registry.count("/v2/shop/web/manifests/1"), 2);
     assert_eq!(registry.count(&layer_path), 1);
@@ -152,9 +159,50 @@ fn an_image_comes_from_a_registry_with_the_login_of_docker() {
     let images = machine.layout.images();
     assert_eq!(count(&images.join("images")), 1);
     let said =
-        machine.ambit_with_logins(&logins, &["apply", "-", "--dry-run", "--image", &other], POD);
+        machine.ambit_with_variable(logins, &["apply", "-", "--dry-run", "--image", &other], POD);
     assert!(said.status.success(), "ambit apply --dry-run: {}", said.err);
     assert_eq!(registry.count("/v2/shop/other/manifests/1"), 1);
     assert_eq!((count(&images.join("images")), count(&images.join("unfinished"))), (1, 0));
+    machine.down();
+}
+
+#[test]
+fn an_image_comes_from_the_docker_of_this_computer() {
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let archive = fs::read(archive(directory.path())).expect("it was written");
+    let socket = directory.path().join("docker.sock");
+    let machine = Machine::none("docker");
+    let docker = ("DOCKER_HOST", &*socket);
+    let up = |reference: &str| {
+        let image = format!("shop/web=docker-daemon:{reference}");
+        let up = ["up", "-", "--detach", "--no-mesh", "--image", &image];
+        machine.ambit_with_variable(docker, &up, POD)
+    };
+    let said = up("web:1");
+    let missing = format!("no Docker listens at {}; start it", socket.display());
+    assert!(!said.status.success() && said.err.contains(&missing), "{}", said.err);
+
+    let listener = UnixListener::bind(&socket).expect("nobody listens");
+    // It ends with the tests' process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let head = read_head(&stream);
+            let is_ours = head[0].starts_with("GET /images/docker.io/library/web:1/get ");
+            let (status, body) = match is_ours {
+                true => ("200 OK", &archive[..]),
+                false => ("404 Not Found", &b"{\"message\":\"No such image\"}"[..]),
+            };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _unheard = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        }
+    });
+    let said = up("other");
+    let missing = "has no image docker.io/library/other:latest: `docker images`";
+    assert!(!said.status.success() && said.err.contains(missing), "{}", said.err);
+    let left = fs::read_dir(machine.layout.root()).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "nothing is left of it");
+    let said = up("web:1");
+    assert!(said.status.success(), "ambit up: {}", said.err);
+    assert_eq!(machine.bash("app/web", "echo $WHO $PWD"), "image /web\n");
     machine.down();
 }

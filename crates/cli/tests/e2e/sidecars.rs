@@ -97,6 +97,8 @@ fn bare(name: &'static str) -> Machine {
         images: ImageMap::default(),
         node_labels: Default::default(),
         host_paths: Vec::new(),
+        limits: false,
+        egress: None,
         proxies: Default::default(),
         arguments: Default::default(),
         environment: Default::default(),

@@ -1,8 +1,8 @@
 //! Where a host of an issuer is.
 //!
 //! In a cluster names are resolved as control resolves any other, cluster DNS included. On one
-//! machine there is no DNS where control is, and no route out: a Service of the mesh is asked at
-//! its endpoints, which are taken from the view.
+//! machine control's DNS does not know the cluster's names: a Service of the mesh is asked at its
+//! endpoints, which are taken from the view. Others are reached if the machine has a way out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -201,6 +201,7 @@ impl Store {
             | Typed::DaemonSet(_)
             | Typed::Job(_)
             | Typed::CronJob(_)
+            | Typed::PersistentVolumeClaim(_)
             | Typed::PodDisruptionBudget(_)
             | Typed::HorizontalPodAutoscaler(_) => {}
         }
@@ -245,6 +246,7 @@ impl Store {
             | Kind::DaemonSet
             | Kind::Job
             | Kind::CronJob
+            | Kind::PersistentVolumeClaim
             | Kind::PodDisruptionBudget
             | Kind::HorizontalPodAutoscaler => {}
         }

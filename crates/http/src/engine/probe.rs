@@ -4,6 +4,7 @@
 //! request: no route, no policy, no record.
 
 use ambit_model::http::health::Probe;
+use ambit_words::names::GRPC_HEALTH_CHECK;
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use crate::authority::Authority;
@@ -12,6 +13,7 @@ use crate::engine::piece::{Broken, Piece, grpc_status};
 use crate::engine::position::Version;
 use crate::engine::upstream::heard::Heard;
 use crate::engine::upstream::{h1, h2};
+
 use crate::fields::Fields;
 use crate::h1::framing::{RequestBody, RequestFraming};
 use crate::h1::parse::Limits;
@@ -21,8 +23,6 @@ use crate::refused::Refused;
 
 /// What a probe calls itself.
 const USER_AGENT: &[u8] = b"ambit-health-check";
-/// Where gRPC servers say how they are.
-const GRPC_PATH: &str = "/grpc.health.v1.Health/Check";
 /// How much of an answer of gRPC is read: a status in a message.
 const GRPC_BYTES_MAX: usize = 1024;
 /// The message of one that serves: field 1 is `SERVING`.
@@ -74,7 +74,8 @@ pub async fn probe(
             if is_expected { Ok(()) } else { Err(ProbeError::Status(status)) }
         }
         (Probe::Grpc { service }, _) => {
-            let mut head = head("POST", GRPC_PATH, host, limits).map_err(ProbeError::Request)?;
+            let mut head =
+                head("POST", GRPC_HEALTH_CHECK, host, limits).map_err(ProbeError::Request)?;
             for (name, value) in [("content-type", "application/grpc"), ("te", "trailers")] {
                 let put = head.fields.append(name, value.as_bytes());
                 put.map_err(|_| ProbeError::Request(Refused::HeadTooLarge))?;

@@ -7,35 +7,27 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::{Bytes, Incoming};
-use hyper_util::rt::TokioIo;
+use http::{Request, StatusCode, Uri};
+use http_body_util::Empty;
+use hyper::body::Bytes;
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
 
 use super::challenge::Challenge;
 use super::credentials::Login;
 use crate::digest::Digest;
-use crate::limits::{Exceeded, within};
+use crate::exchange::{ExchangeError, Head, Sink, USER_AGENT, escaped, exchange, timed};
+use crate::layout::HashedFile;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// For the head of an answer, and between two pieces of its body.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const REDIRECTS_MAX: usize = 5;
 /// Of an answer that has a token.
 const TOKEN_MAX_BYTES: u64 = 256 << 10;
-/// How much is shown of what a registry says to an error.
-const COMPLAINT_MAX_BYTES: u64 = 4 << 10;
-const USER_AGENT: &str = "ambit";
 
 /// Opens connections, with TLS where it is asked for.
 pub trait Connect: Sync {
@@ -69,32 +61,6 @@ pub enum HttpError {
         /// Why.
         source: io::Error,
     },
-    /// The connection breaks, or has something else than HTTP.
-    #[error("the connection to {host} failed")]
-    Connection {
-        /// To whom.
-        host: String,
-        /// Why.
-        source: hyper::Error,
-    },
-    /// Nothing comes.
-    #[error("{host} did not answer within {} seconds", .after.as_secs())]
-    Timeout {
-        /// Who.
-        host: String,
-        /// How long was waited.
-        after: Duration,
-    },
-    /// An answer that is no success.
-    #[error("{host} answers {status}{complaint}")]
-    Status {
-        /// Who.
-        host: String,
-        /// Its answer.
-        status: StatusCode,
-        /// What it says, after a colon.
-        complaint: String,
-    },
     /// The registry does not let the caller in.
     #[error("{host} refuses access{complaint}; if the image is private, use docker login")]
     Denied {
@@ -127,14 +93,6 @@ pub enum HttpError {
         /// As written.
         text: String,
     },
-    /// An answer that is too large.
-    #[error("{host} sends too much")]
-    Bound {
-        /// Who.
-        host: String,
-        /// The bound.
-        source: Exceeded,
-    },
     /// An answer that is too small.
     #[error("{host} sends {found} bytes instead of {expected}")]
     Size {
@@ -151,6 +109,9 @@ pub enum HttpError {
         /// Who.
         host: String,
     },
+    /// No answer, or none that can be used.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// What comes cannot be written.
     #[error("cannot write it")]
     Write(#[source] io::Error),
@@ -165,34 +126,6 @@ pub(crate) struct Client<'c, C> {
     login: Option<Login>,
     /// Once it is known that it is needed.
     authorization: Option<HeaderValue>,
-}
-
-/// Where the body of an answer goes, piece by piece.
-trait Sink {
-    fn take(&mut self, piece: &[u8]) -> io::Result<()>;
-}
-
-impl Sink for Vec<u8> {
-    fn take(&mut self, piece: &[u8]) -> io::Result<()> {
-        self.extend_from_slice(piece);
-        Ok(())
-    }
-}
-
-/// A file, and the digest of what is in it.
-struct HashedFile<'f>(&'f mut File, Sha256);
-
-impl Sink for HashedFile<'_> {
-    fn take(&mut self, piece: &[u8]) -> io::Result<()> {
-        self.1.update(piece);
-        self.0.write_all(piece)
-    }
-}
-
-/// The head of an answer.
-struct Head {
-    status: StatusCode,
-    headers: HeaderMap,
 }
 
 impl<'c, C: Connect> Client<'c, C> {
@@ -232,14 +165,14 @@ impl<'c, C: Connect> Client<'c, C> {
         file: &mut File,
     ) -> Result<Digest, HttpError> {
         let path = format!("blobs/{digest}");
-        let mut sink = HashedFile(file, Sha256::new());
+        let mut sink = HashedFile::new(file);
         self.of_repository(&path, "*/*", size, &mut sink).await?;
-        let HashedFile(file, hasher) = sink;
+        let digest = sink.digest();
         let found = file.metadata().map_err(HttpError::Write)?.len();
         if found != size {
             return Err(HttpError::Size { host: self.base.clone(), expected: size, found });
         }
-        Ok(Digest::from_bytes(hasher.finalize().into()))
+        Ok(digest)
     }
 
     /// Asks for part of the repository, and logs in if that is demanded.
@@ -344,9 +277,6 @@ impl<'c, C: Connect> Client<'c, C> {
         let connected = timed(&host, CONNECT_TIMEOUT, self.connect.connect(&endpoint)).await?;
         let stream =
             connected.map_err(|source| HttpError::Connect { host: host.clone(), source })?;
-        let failed = |source| HttpError::Connection { host: host.clone(), source };
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
         let mut request = Request::get(path(uri))
             .header(header::HOST, &host)
             .header(header::USER_AGENT, USER_AGENT)
@@ -358,17 +288,12 @@ impl<'c, C: Connect> Client<'c, C> {
         let request = request.body(Empty::<Bytes>::new());
         let request =
             request.map_err(|_| HttpError::Address { text: without_query(&uri.to_string()) })?;
-        let exchange = async {
-            let answered = timed(&host, ANSWER_TIMEOUT, sender.send_request(request)).await?;
-            receive(&host, answered.map_err(failed)?, limit, sink).await
-        };
-        // The connection moves only while it is polled, and needs no task for that.
-        let mut exchange = pin!(exchange);
-        tokio::select! {
-            done = &mut exchange => return done,
-            _ended = connection => {}
+        match exchange(stream, &host, request, limit, sink).await {
+            Err(ExchangeError::Status { host, status: StatusCode::FORBIDDEN, complaint }) => {
+                Err(HttpError::Denied { host, complaint })
+            }
+            other => Ok(other?),
         }
-        exchange.await
     }
 }
 
@@ -376,71 +301,6 @@ impl<'c, C: Connect> Client<'c, C> {
 struct TokenAnswer {
     token: Option<String>,
     access_token: Option<String>,
-}
-
-/// Reads an answer. What is neither a success nor sends on nor demands a login is an error.
-async fn receive(
-    host: &str,
-    response: Response<Incoming>,
-    limit: u64,
-    sink: &mut impl Sink,
-) -> Result<Head, HttpError> {
-    let (parts, body) = response.into_parts();
-    let head = Head { status: parts.status, headers: parts.headers };
-    match head.status {
-        StatusCode::OK => body_into(host, body, limit, sink).await?,
-        StatusCode::UNAUTHORIZED => {}
-        status if status.is_redirection() => {}
-        status => {
-            let (host, complaint) = (host.to_owned(), complaint(host, body).await);
-            return Err(match status {
-                StatusCode::FORBIDDEN => HttpError::Denied { host, complaint },
-                status => HttpError::Status { host, status, complaint },
-            });
-        }
-    }
-    Ok(head)
-}
-
-async fn body_into(
-    host: &str,
-    mut body: Incoming,
-    limit: u64,
-    sink: &mut impl Sink,
-) -> Result<(), HttpError> {
-    let mut total = 0;
-    while let Some(frame) = timed(host, ANSWER_TIMEOUT, body.frame()).await? {
-        let host = host.to_owned();
-        let frame = match frame {
-            Ok(frame) => frame,
-            Err(source) => return Err(HttpError::Connection { host, source }),
-        };
-        let Ok(piece) = frame.into_data() else { continue };
-        total += piece.len() as u64;
-        within(total, limit, "bytes").map_err(|source| HttpError::Bound { host, source })?;
-        sink.take(&piece).map_err(HttpError::Write)?;
-    }
-    Ok(())
-}
-
-/// What a registry says to an error, after a colon; letters only.
-async fn complaint(host: &str, body: Incoming) -> String {
-    let mut bytes = Vec::new();
-    // As far as it comes.
-    let _partly = body_into(host, body, COMPLAINT_MAX_BYTES, &mut bytes).await;
-    let text = String::from_utf8_lossy(&bytes);
-    let letters = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
-    let text: String = letters.take(300).collect();
-    if text.trim().is_empty() { String::new() } else { format!(": {}", text.trim()) }
-}
-
-async fn timed<T>(
-    host: &str,
-    after: Duration,
-    future: impl Future<Output = T>,
-) -> Result<T, HttpError> {
-    let timed = timeout(after, future).await;
-    timed.map_err(|_| HttpError::Timeout { host: host.to_owned(), after })
 }
 
 fn sensitive(text: &str) -> Result<HeaderValue, HttpError> {
@@ -534,18 +394,6 @@ fn token_address(realm: &str, service: Option<&str>, repository: &str) -> Result
     let wrong = || HttpError::Address { text: without_query(realm) };
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     endpoint(&uri).map(|_| uri.clone())
-}
-
-/// A value of a query.
-fn escaped(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
-                char::from(byte).to_string()
-            }
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
 }
 
 #[cfg(test)]

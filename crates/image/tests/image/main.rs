@@ -4,6 +4,7 @@
 
 mod bounds;
 mod build;
+mod daemons;
 mod hostile;
 mod layers;
 mod registry;

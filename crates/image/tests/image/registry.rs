@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ambit_image::registry::{Connect, Credentials, Endpoint, PullOptions, pull};
-use ambit_image::{Digest, Limits, Reference, Store};
+use ambit_image::registry::{Connect, Credentials, Endpoint, pull};
+use ambit_image::{Digest, FetchOptions, Limits, Reference, Store};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -76,19 +76,16 @@ fn fetch(
         let place = Place::new();
         let file = place.path("config.json");
         std::fs::write(&file, credentials).unwrap();
-        let options = PullOptions {
-            credentials: Credentials::read(&file).unwrap(),
-            limits,
-            ..PullOptions::default()
-        };
+        let credentials = Credentials::read(&file).unwrap();
+        let options = FetchOptions { limits, ..FetchOptions::default() };
         let reference = name.replace("PORT", &port.to_string()).parse().unwrap();
         let store = place.open();
         let connect = ToServer(port);
-        let result = import(&store, &connect, &reference, &options).await;
+        let result = import(&store, (&connect, &credentials), &reference, &options).await;
         if result.is_ok() {
             // Only what says which image it is comes a second time.
             let before = seen.lock().unwrap().len();
-            let again = import(&store, &connect, &reference, &options).await;
+            let again = import(&store, (&connect, &credentials), &reference, &options).await;
             assert_eq!(again, result);
             let all = seen.lock().unwrap();
             let of_blobs = all[before..].iter().filter(|it| it.path.contains("/blobs/"));
@@ -107,12 +104,12 @@ fn fetch(
 
 async fn import(
     store: &Store,
-    connect: &ToServer,
+    (connect, credentials): (&ToServer, &Credentials),
     reference: &Reference,
-    options: &PullOptions,
+    options: &FetchOptions,
 ) -> Fetched {
     let scratch = store.scratch().unwrap();
-    let pulled = pull(connect, reference, options, store, scratch.path()).await;
+    let pulled = pull(connect, credentials, reference, options, store, scratch.path()).await;
     let source = pulled.map_err(|error| whole(&error))?;
     let image = store.import(&source).unwrap_or_else(|it| panic!("{}", whole(&it)));
     Ok(tree(&image.root))
@@ -303,9 +300,10 @@ fn a_registry_that_never_ends_is_left() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let timeout = Duration::from_millis(50);
-        let options = PullOptions { timeout, ..PullOptions::default() };
+        let options = FetchOptions { timeout, ..FetchOptions::default() };
         let reference = format!("127.0.0.1:{port}/shop/cart:1").parse().unwrap();
-        let error = import(&Place::new().open(), &ToServer(port), &reference, &options).await;
+        let asked = (&ToServer(port), &Credentials::default());
+        let error = import(&Place::new().open(), asked, &reference, &options).await;
         assert!(error.unwrap_err().contains("is not here after"));
     });
 }

@@ -40,6 +40,19 @@ fn joined(parts: impl Iterator<Item = String>) -> Value {
     or_none(&parts.collect::<Vec<_>>().join(","))
 }
 
+/// As kubectl shortens them.
+pub(super) fn access_modes(claim: &Value) -> Value {
+    let modes = claim.pointer("/status/accessModes").and_then(Value::as_array);
+    let short = |mode: &Value| match mode.as_str().unwrap_or_default() {
+        "ReadWriteOnce" => "RWO",
+        "ReadOnlyMany" => "ROX",
+        "ReadWriteMany" => "RWX",
+        "ReadWriteOncePod" => "RWOP",
+        _ => "",
+    };
+    json!(modes.into_iter().flatten().map(short).collect::<Vec<_>>().join(","))
+}
+
 pub(super) fn min_available(budget: &Value) -> Value {
     amount(budget, "/spec/minAvailable")
 }

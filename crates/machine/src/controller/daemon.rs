@@ -31,7 +31,12 @@ pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod], all: &[No
         (object, pod)
     });
     let create = create.collect();
-    Action { create, retire: step.retire, status: status(value, pods, &nodes.wanted) }
+    Action {
+        claims: Vec::new(),
+        create,
+        retire: step.retire,
+        status: status(value, pods, &nodes.wanted),
+    }
 }
 
 /// A new pod, which tolerates what befalls nodes.

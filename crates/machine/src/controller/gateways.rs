@@ -309,6 +309,7 @@ mod tests {
     use crate::image::ImageMap;
     use crate::layout::Layout;
     use crate::node_labels::NodeLabels;
+    use crate::objects::Limited;
 
     const NOW: &str = "2026-01-31T12:00:00Z";
 
@@ -324,7 +325,9 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let mut store = Store::create(Layout::new(root.path())).unwrap();
             let node_labels = NodeLabels::default();
-            let admission = Admission { images: ImageMap::default(), rootless: true, node_labels };
+            let images = ImageMap::default();
+            let limited = Limited::default();
+            let admission = Admission { images, rootless: true, node_labels, limited };
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
                 "metadata": {"name": "shop"}});
             store.apply(vec![namespace], &admission, NOW).unwrap();
@@ -664,6 +667,8 @@ mod tests {
             images: ImageMap::default(),
             node_labels: NodeLabels::default(),
             host_paths: Vec::new(),
+            limits: false,
+            egress: None,
             proxies: BTreeMap::new(),
             arguments: BTreeMap::from([(
                 "control".to_owned(),

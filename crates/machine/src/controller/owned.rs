@@ -19,6 +19,8 @@ pub(crate) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// What a controller does now for one object.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Action {
+    /// Claims that those pods have.
+    pub(crate) claims: Vec<(ObjectRef, Value)>,
     /// Pods to create.
     pub(crate) create: Vec<(ObjectRef, Value)>,
     /// Pods to retire.

@@ -14,7 +14,8 @@ mod views;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use k8s_openapi::api::core::v1::Pod;
+use ambit_words::labels::JOINED;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use self::taints::{BARRING, NO_EXECUTE};
 pub(crate) use self::taints::{drives_out, leaves_at, of_every_daemon};
@@ -109,7 +110,14 @@ fn admits_node(pod: &Pod, node: &NodeView, effects: &[&str]) -> Result<(), Strin
     if let Some(taint) = taints::untolerated(spec, node, effects) {
         return Err(taints::reason(taint));
     }
+    if node.labels.contains_key(JOINED) && has_claims(spec) {
+        return Err("node(s) are another computer, without the volumes of claims".to_owned());
+    }
     nodes::admits(spec, node)
+}
+
+fn has_claims(spec: &PodSpec) -> bool {
+    spec.volumes.iter().flatten().any(|volume| volume.persistent_volume_claim.is_some())
 }
 
 fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(), String> {
@@ -180,6 +188,17 @@ mod tests {
     fn pods_spread_over_nodes() {
         let expected = [Ok("node-1"), Ok("node-2"), Ok("node-3"), Ok("node-1")];
         check(json!({"containers": []}), &nodes(3), &expected);
+    }
+
+    #[test]
+    fn claims_have_no_volumes_on_another_computer() {
+        let mut nodes = nodes(2);
+        nodes[1].labels.insert(JOINED.to_owned(), String::new());
+        let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+        let on = |node: &str| json!({"nodeName": node, "volumes": volumes, "containers": []});
+        check(on("node-1"), &nodes, &[Ok("node-1")]);
+        check(on("node-2"), &nodes, &[Err("1 node(s) are another computer, without the volumes")]);
+        check(json!({"nodeName": "node-2", "containers": []}), &nodes, &[Ok("node-2")]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::decode;
 use super::owned::{Action, OwnedPod, Owner};
+use crate::claims;
 use crate::objects::ObjectRef;
 
 /// The label that says of which template a pod of a StatefulSet or DaemonSet is.
@@ -118,21 +119,29 @@ pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod]) -> Action
     let service = set.spec.as_ref().and_then(|spec| spec.service_name.as_deref());
     let create = step.create.into_iter().map(|ordinal| {
         let changes = wish.changes_from.is_none_or(|first| ordinal >= first);
-        new_pod(if changes { owner } else { earlier }, ordinal, service)
+        let (claims, volumes) = claims::of_set(owner.object, value, ordinal);
+        let pod = new_pod(if changes { owner } else { earlier }, ordinal, service, volumes);
+        (claims, pod)
     });
-    let create = create.collect();
+    let (claims, create): (Vec<_>, Vec<_>) = create.unzip();
+    let claims = claims.into_iter().flatten().collect();
     let is_whole = |pod: &&OwnedPod| pod.current && pod.ready && !pod.terminating;
     let is_done = wish.ordinals.clone().all(|it| by_ordinal.get(&it).is_some_and(is_whole));
     let current = if is_done { owner } else { earlier };
     let status = status(value, pods, current, &owner.revision);
-    Action { create, retire: step.retire, status }
+    Action { claims, create, retire: step.retire, status }
 }
 
 fn ordinal(set: &str, pod: &str) -> Option<u32> {
     pod.strip_prefix(set)?.strip_prefix('-')?.parse().ok()
 }
 
-fn new_pod(owner: &Owner<'_>, ordinal: u32, service: Option<&str>) -> (ObjectRef, Value) {
+fn new_pod(
+    owner: &Owner<'_>,
+    ordinal: u32,
+    service: Option<&str>,
+    volumes: Vec<Value>,
+) -> (ObjectRef, Value) {
     let name = format!("{}-{ordinal}", owner.object.name);
     let (object, mut pod) = owner.pod(&name);
     pod["metadata"]["labels"][POD_NAME] = json!(name);
@@ -140,6 +149,13 @@ fn new_pod(owner: &Owner<'_>, ordinal: u32, service: Option<&str>) -> (ObjectRef
     pod["spec"]["hostname"] = json!(name);
     if let Some(service) = service.filter(|service| !service.is_empty()) {
         pod["spec"]["subdomain"] = json!(service);
+    }
+    if !volumes.is_empty() {
+        // A claim takes the place of a volume of the template that has its name.
+        let own = pod["spec"]["volumes"].as_array().into_iter().flatten();
+        let is_other = |it: &&Value| volumes.iter().all(|volume| volume["name"] != it["name"]);
+        let own: Vec<Value> = own.filter(is_other).cloned().collect();
+        pod["spec"]["volumes"] = own.into_iter().chain(volumes).collect();
     }
     (object, pod)
 }

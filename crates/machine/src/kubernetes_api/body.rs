@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::content;
 use super::server::Server;
-use crate::logs::{self, FOLLOW_INTERVAL};
+use crate::logs::{FOLLOW_INTERVAL, Lines, Shown};
 use crate::state::Machine;
 
 /// The body of an answer.
@@ -163,7 +163,7 @@ fn line(event: &Value) -> Bytes {
 struct Sending {
     machine: Arc<Machine>,
     log: Log,
-    reader: logs::Reader,
+    lines: Lines,
     /// Whether more was asked for than what is there.
     follows: bool,
     limit_bytes: u64,
@@ -180,17 +180,21 @@ pub(super) async fn log(
     let of = Arc::clone(machine);
     let opening = tokio::task::spawn_blocking(move || {
         let path = content::log_of(&of, &log)?;
-        let lines = log.tail_lines.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
-        let reader = logs::Reader::open(&path, lines);
+        let shown = Shown {
+            tail: log.tail_lines.map(|it| usize::try_from(it).unwrap_or(usize::MAX)),
+            since: log.since.map(Into::into),
+            timestamps: log.timestamps,
+        };
+        let lines = Lines::open(&path, shown);
         let failed = |error| Status::internal(format!("the log cannot be read: {error}"));
-        Ok((reader.map_err(failed)?, log))
+        Ok((lines.map_err(failed)?, log))
     });
     let opened = opening.await.map_err(|_| Status::internal("the log cannot be read"))?;
-    let (reader, log) = opened?;
+    let (lines, log) = opened?;
     let limit_bytes = log.limit_bytes.unwrap_or(u64::MAX);
     let (machine, next_look) = (Arc::clone(machine), Instant::now());
     let follows = log.follow;
-    let sending = Sending { machine, log, reader, follows, limit_bytes, next_look, _held: held };
+    let sending = Sending { machine, log, lines, follows, limit_bytes, next_look, _held: held };
     let parts = unfold(sending, |mut sending| async move {
         let part = sending.next().await?;
         Some((Ok(Frame::data(part)), sending))
@@ -207,17 +211,13 @@ impl Sending {
             return None;
         }
         loop {
-            let read = match self.follows {
-                true => self.reader.read_on(&mut part),
-                false => self.reader.read(&mut part),
-            };
-            match read {
-                Ok(0) if self.log.follow => self.wait().await,
-                Ok(0) => return None,
-                Ok(length) => {
-                    part.truncate(length);
-                    self.limit_bytes -= length as u64;
-                    return Some(part.into());
+            match self.lines.next(self.follows, &mut part) {
+                Ok(next) if next.is_empty() && self.log.follow => self.wait().await,
+                Ok(next) if next.is_empty() => return None,
+                Ok(mut next) => {
+                    next.truncate(limit);
+                    self.limit_bytes -= next.len() as u64;
+                    return Some(next.into());
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a log cannot be read any more");

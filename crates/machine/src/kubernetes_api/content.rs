@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{endpoints, refusals};
+use super::{definitions, endpoints, refusals};
 use crate::client::PodInfo;
 use crate::layout::Layout;
 use crate::objects::{Kind, ObjectRef};
@@ -42,6 +42,7 @@ pub(super) fn copied(layout: &Layout, objects: &Objects, plural: &str) -> Vec<Va
         "pods" => pods(layout, objects),
         "endpoints" => endpoints::endpoints(objects),
         "events" => objects.events.to_json(),
+        definitions::PLURAL => definitions::definitions(),
         _ => {
             let stored = objects.store.of_plural(plural).map(|(_, value)| value.clone());
             let made = match plural {
@@ -118,10 +119,6 @@ fn complete_state(state: &mut Value, started: Option<&str>) {
     }
     if let (Some(running), Some(started)) = (state.get_mut("running"), started) {
         running["startedAt"] = json!(started);
-    }
-    if let Some(ended) = state.get_mut("terminated") {
-        let has_succeeded = ended["exitCode"] == 0;
-        ended["reason"] = json!(if has_succeeded { "Completed" } else { "Error" });
     }
 }
 
@@ -243,12 +240,13 @@ mod tests {
     fn states_have_words_and_times() {
         let mut pod = json!({"status": {
             "initContainerStatuses": [
-                {"restartCount": 0, "state": {"terminated": {"exitCode": 0}}},
+                {"restartCount": 0,
+                    "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
             ],
             "containerStatuses": [
                 {"restartCount": 0, "state": {"running": {}}},
                 {"restartCount": 1, "state": {"running": {}},
-                    "lastState": {"terminated": {"exitCode": 3}}},
+                    "lastState": {"terminated": {"exitCode": 3, "reason": "Error"}}},
                 {"restartCount": 0, "state": {"waiting": {"reason": "its image is unpacked"}}},
                 {"restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff",
                     "message": "exited with 3"}}},

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
 use super::access::Access;
-use super::{content, refusals};
+use super::{content, definitions, refusals};
 use crate::objects::Kind;
 use crate::state::Machine;
 
@@ -43,6 +43,33 @@ const EVENTS: Resource = Resource {
     only_read: Some("events are what the machine has seen itself"),
 };
 
+/// What clients of a cluster look for, beside kinds that they know.
+const DEFINITIONS: Resource = Resource {
+    kind: definitions::KIND,
+    plural: definitions::PLURAL,
+    namespaced: false,
+    api_versions: &[definitions::API_VERSION],
+    only_read: Some("a machine has the kinds that it knows, and takes no others"),
+};
+const NO_WEBHOOKS: Option<&str> = Some("a machine asks nobody before it takes an object");
+/// There are never any.
+const WEBHOOKS: [Resource; 2] = [
+    Resource {
+        kind: "MutatingWebhookConfiguration",
+        plural: "mutatingwebhookconfigurations",
+        namespaced: false,
+        api_versions: &["admissionregistration.k8s.io/v1"],
+        only_read: NO_WEBHOOKS,
+    },
+    Resource {
+        kind: "ValidatingWebhookConfiguration",
+        plural: "validatingwebhookconfigurations",
+        namespaced: false,
+        api_versions: &["admissionregistration.k8s.io/v1"],
+        only_read: NO_WEBHOOKS,
+    },
+];
+
 /// What the connections share.
 pub(super) struct Server {
     pub(super) machine: Arc<Machine>,
@@ -60,7 +87,7 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn new(machine: Arc<Machine>, access: Access) -> Self {
         let kept = Kind::all().map(refusals::resource);
-        let resources = kept.chain([ENDPOINTS, EVENTS]).collect();
+        let resources = kept.chain([ENDPOINTS, EVENTS, DEFINITIONS]).chain(WEBHOOKS).collect();
         let settled = machine.objects().settled.subscribe();
         let forwards = FORWARDS_MAX.min(open_files_limit() / DESCRIPTORS_EACH);
         Self {

@@ -493,7 +493,7 @@ mod tests {
     use super::*;
     use crate::events::Events;
     use crate::node_labels::NodeLabels;
-    use crate::objects::{Admission, Store};
+    use crate::objects::{Admission, Limited, Store};
     use crate::registry::Mirror;
 
     const PODS: &str = "/api/v1/namespaces/a/pods";
@@ -517,6 +517,7 @@ mod tests {
                 images: ImageMap::default(),
                 rootless: false,
                 node_labels: NodeLabels::default(),
+                limited: Limited::default(),
             };
             let reported = Mirror::new(&layout);
             let (events, settled) = (Events::default(), watch::Sender::default());

@@ -1,9 +1,10 @@
 //! Cluster DNS of one node: the names of services and pods under `cluster.local`, over UDP and TCP.
 //!
-//! A machine has no route out, so a name outside the cluster does not exist here: a pod's resolver
-//! can go on to its next search domain quickly. It answers from a [`Zone`] that is replaced as a
-//! whole.
+//! It answers from a [`Zone`] that is replaced as a whole. A name outside the cluster does not
+//! exist here, so that a pod's resolver can go on to its next search domain quickly. Only in a
+//! machine with a way out are the host's resolvers asked for it.
 
+mod outside;
 mod zone;
 
 use std::io;
@@ -11,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use ambit_net::socket::{ListenOptions, tcp_listener, udp_bind};
 use ambit_words::{names, ports};
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA, SRV};
@@ -20,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+pub(crate) use outside::Outside;
 pub(crate) use zone::{Data, Found, Zone};
 
 /// How long an answer may be kept.
@@ -38,41 +41,71 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A zone that is replaced while it is being served.
 pub(crate) type SharedZone = Arc<RwLock<Arc<Zone>>>;
 
-/// Serves the zone on the given addresses until the runtime ends.
-pub(crate) async fn serve(addresses: &[IpAddr], zone: &SharedZone) -> io::Result<()> {
+/// What is served.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// The names of the cluster.
+    pub(crate) zone: SharedZone,
+    /// Who knows the others; without, they do not exist.
+    pub(crate) outside: Option<Outside>,
+}
+
+/// Serves names on the given addresses until the runtime ends, whose context this needs.
+pub(crate) fn serve(addresses: &[IpAddr], names: Names) -> io::Result<()> {
+    let names = Arc::new(names);
     for address in addresses {
         let address = SocketAddr::new(*address, ports::DNS);
-        let udp = UdpSocket::bind(address).await?;
-        let tcp = TcpListener::bind(address).await?;
-        tokio::spawn(serve_udp(udp, Arc::clone(zone)));
-        tokio::spawn(serve_tcp(tcp, Arc::clone(zone)));
+        let options = ListenOptions::default();
+        let udp = UdpSocket::from_std(udp_bind(address, &options)?)?;
+        let tcp = TcpListener::from_std(tcp_listener(address, &options)?)?;
+        tokio::spawn(serve_udp(Arc::new(udp), Arc::clone(&names)));
+        tokio::spawn(serve_tcp(tcp, Arc::clone(&names)));
     }
     Ok(())
 }
 
-async fn serve_udp(socket: UdpSocket, zone: SharedZone) {
+async fn serve_udp(socket: Arc<UdpSocket>, names: Arc<Names>) {
     let mut query = [0; QUERY_SIZE_MAX_BYTES];
     loop {
         // Errors here are those of earlier answers (port unreachable): the next query is not to
         // blame.
         let Ok((length, client)) = socket.recv_from(&mut query).await else { continue };
-        if let Some(reply) = answer(&query[..length], &current(&zone), Transport::Udp)
-            && let Err(error) = socket.send_to(&reply, client).await
-        {
-            tracing::debug!(%client, %error, "cannot answer a DNS query");
+        match names.judge(&query[..length]) {
+            Judgement::None => {}
+            Judgement::Here(query) => {
+                let reply = sized(reply(&query, &names.current()), &query, Transport::Udp);
+                send(&socket, reply, client).await;
+            }
+            Judgement::Outside(asked) => {
+                let (socket, names) = (Arc::clone(&socket), Arc::clone(&names));
+                let query = query[..length].to_owned();
+                // Who asks for others need not wait meanwhile. The way outside bounds how many.
+                tokio::spawn(async move {
+                    let reply = names.ask_outside(&query, &asked, Transport::Udp).await;
+                    send(&socket, reply, client).await;
+                });
+            }
         }
     }
 }
 
-async fn serve_tcp(listener: TcpListener, zone: SharedZone) {
+async fn send(socket: &UdpSocket, reply: Option<Vec<u8>>, client: SocketAddr) {
+    if let Some(reply) = reply
+        && let Err(error) = socket.send_to(&reply, client).await
+    {
+        tracing::debug!(%client, %error, "cannot answer a DNS query");
+    }
+}
+
+async fn serve_tcp(listener: TcpListener, names: Arc<Names>) {
     let places = Arc::new(Semaphore::new(TCP_CONNECTIONS_MAX));
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("it is never closed");
         match listener.accept().await {
             Ok((stream, client)) => {
-                let zone = Arc::clone(&zone);
+                let names = Arc::clone(&names);
                 tokio::spawn(async move {
-                    if let Err(error) = serve_stream(stream, &zone).await {
+                    if let Err(error) = serve_stream(stream, &names).await {
                         tracing::debug!(%client, %error, "a DNS client over TCP went away");
                     }
                     drop(place);
@@ -86,7 +119,7 @@ async fn serve_tcp(listener: TcpListener, zone: SharedZone) {
     }
 }
 
-async fn serve_stream(mut stream: TcpStream, zone: &SharedZone) -> io::Result<()> {
+async fn serve_stream(mut stream: TcpStream, names: &Names) -> io::Result<()> {
     loop {
         let length = match timeout(TCP_IDLE_TIMEOUT, stream.read_u16()).await {
             Ok(length) => usize::from(length?),
@@ -94,15 +127,11 @@ async fn serve_stream(mut stream: TcpStream, zone: &SharedZone) -> io::Result<()
         };
         let mut query = vec![0; length];
         stream.read_exact(&mut query).await?;
-        let Some(reply) = answer(&query, &current(zone), Transport::Tcp) else { return Ok(()) };
+        let Some(reply) = names.answer(&query, Transport::Tcp).await else { return Ok(()) };
         let length = u16::try_from(reply.len()).map_err(io::Error::other)?;
         let framed = [&length.to_be_bytes()[..], &reply].concat();
         stream.write_all(&framed).await?;
     }
-}
-
-fn current(zone: &SharedZone) -> Arc<Zone> {
-    Arc::clone(&zone.read().expect("nothing panics while it holds the lock"))
 }
 
 /// How a query came.
@@ -112,25 +141,87 @@ enum Transport {
     Tcp,
 }
 
-/// The reply to a query; none to what is no query at all.
-fn answer(query: &[u8], zone: &Zone, transport: Transport) -> Option<Vec<u8>> {
-    let query = Message::from_vec(query).ok()?;
-    if query.metadata.message_type != MessageType::Query {
-        return None;
+/// Who answers a query.
+enum Judgement {
+    /// Nobody: it is no query at all.
+    None,
+    /// The cluster's zone.
+    Here(Message),
+    /// The host's resolvers.
+    Outside(Message),
+}
+
+impl Names {
+    fn current(&self) -> Arc<Zone> {
+        Arc::clone(&self.zone.read().expect("nothing panics while it holds the lock"))
     }
-    let reply = reply(&query, zone);
-    let mut bytes = reply.to_vec().ok()?;
-    let limit = match transport {
+
+    fn judge(&self, query: &[u8]) -> Judgement {
+        let Ok(message) = Message::from_vec(query) else { return Judgement::None };
+        if message.metadata.message_type != MessageType::Query {
+            return Judgement::None;
+        }
+        let is_plain = message.metadata.op_code == OpCode::Query;
+        let question = match message.queries.as_slice() {
+            [question] if is_plain && question.query_class() == DNSClass::IN => question,
+            _ => return Judgement::Here(message),
+        };
+        let name = question.name().to_lowercase().to_ascii();
+        let may_be_outside = self.outside.as_ref().is_some_and(|it| it.may_have(&name))
+            && query.len() <= QUERY_SIZE_MAX_BYTES
+            && self.current().find(&name, question.query_type()) == Found::Nothing;
+        if may_be_outside { Judgement::Outside(message) } else { Judgement::Here(message) }
+    }
+
+    /// The reply to a query; none to what is no query at all.
+    async fn answer(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        match self.judge(query) {
+            Judgement::None => None,
+            Judgement::Here(query) => sized(reply(&query, &self.current()), &query, transport),
+            Judgement::Outside(asked) => self.ask_outside(query, &asked, transport).await,
+        }
+    }
+
+    /// What the host's resolvers answer: as it came if it fits, or else that it does not.
+    async fn ask_outside(
+        &self,
+        query: &[u8],
+        asked: &Message,
+        transport: Transport,
+    ) -> Option<Vec<u8>> {
+        let answer = match &self.outside {
+            Some(outside) => outside.ask(query).await,
+            None => None,
+        };
+        let mut reply = start_reply(asked);
+        match answer {
+            Some(answer) if answer.len() <= limit_bytes(asked, transport) => return Some(answer),
+            Some(_) => reply.metadata.truncation = true,
+            None => reply.metadata.response_code = ResponseCode::ServFail,
+        }
+        reply.to_vec().ok()
+    }
+}
+
+/// How long the reply to a query may be.
+fn limit_bytes(query: &Message, transport: Transport) -> usize {
+    usize::from(match transport {
         Transport::Udp => query.max_payload().min(UDP_SIZE_MAX_BYTES),
         Transport::Tcp => u16::MAX,
-    };
-    if bytes.len() > usize::from(limit) {
-        bytes = reply.truncate().to_vec().ok()?;
+    })
+}
+
+/// A reply as it is sent.
+fn sized(reply: Message, query: &Message, transport: Transport) -> Option<Vec<u8>> {
+    let bytes = reply.to_vec().ok()?;
+    if bytes.len() > limit_bytes(query, transport) {
+        return reply.truncate().to_vec().ok();
     }
     Some(bytes)
 }
 
-fn reply(query: &Message, zone: &Zone) -> Message {
+/// A reply to a query without any record.
+fn start_reply(query: &Message) -> Message {
     let mut reply = Message::response(query.metadata.id, query.metadata.op_code);
     reply.metadata.recursion_desired = query.metadata.recursion_desired;
     reply.metadata.recursion_available = true;
@@ -140,6 +231,11 @@ fn reply(query: &Message, zone: &Zone) -> Message {
         reply.set_edns(edns);
     }
     reply.add_queries(query.queries.iter().cloned());
+    reply
+}
+
+fn reply(query: &Message, zone: &Zone) -> Message {
+    let reply = start_reply(query);
     let refuse = |mut reply: Message, code| {
         reply.metadata.response_code = code;
         reply
@@ -151,6 +247,7 @@ fn reply(query: &Message, zone: &Zone) -> Message {
     if question.query_class() != DNSClass::IN {
         return refuse(reply, ResponseCode::NXDomain);
     }
+    let mut reply = reply;
     reply.metadata.authoritative = true;
     match zone.find(&question.name().to_lowercase().to_ascii(), question.query_type()) {
         Found::Nothing => reply.metadata.response_code = ResponseCode::NXDomain,
@@ -211,6 +308,8 @@ fn start_of_authority() -> Option<Record> {
 
 #[cfg(test)]
 mod tests {
+    use ambit_net::seqpacket::Listener;
+    use futures::FutureExt as _;
     use hickory_proto::op::Query;
 
     use super::*;
@@ -224,8 +323,11 @@ mod tests {
             edns.set_max_payload(4096);
             query.set_edns(edns);
         }
-        let reply = answer(&query.to_vec().unwrap(), &zone(), transport).unwrap();
-        Message::from_vec(&reply).unwrap()
+        let zone = Arc::new(RwLock::new(Arc::new(zone())));
+        let names = Names { zone, outside: None };
+        let query = query.to_vec().unwrap();
+        let reply = names.answer(&query, transport).now_or_never().expect("nothing to wait for");
+        Message::from_vec(&reply.unwrap()).unwrap()
     }
 
     fn check(name: &str, kind: RecordType, code: ResponseCode, answers: &[&str]) {
@@ -283,5 +385,52 @@ mod tests {
         let reply =
             ask("_http._tcp.web.shop.svc.cluster.local.", RecordType::SRV, Transport::Tcp, false);
         assert_eq!(reply.additionals.len(), 2);
+    }
+
+    /// Who listens at the socket of a machine with a way out: answers with as many bytes more than
+    /// asked, but not to names below `lost`.
+    async fn names_with_outside(path: &std::path::Path, more: usize) -> Names {
+        let listener = Listener::bind(path).unwrap();
+        tokio::spawn(async move {
+            while let Ok(caller) = listener.accept().await {
+                let mut query = vec![0; QUERY_SIZE_MAX_BYTES];
+                let length = caller.receive(&mut query).await.unwrap().length;
+                if !query.windows(4).any(|it| it == b"lost") {
+                    query.truncate(length);
+                    query[2] |= 0x80;
+                    query.resize(length + more, 7);
+                    caller.send(&query, &[]).await.unwrap();
+                }
+            }
+        });
+        let zone = Arc::new(RwLock::new(Arc::new(zone())));
+        Names { zone, outside: Some(Outside::new(path.to_owned())) }
+    }
+
+    #[tokio::test]
+    async fn names_outside_are_asked_for_outside_and_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = names_with_outside(&directory.path().join("sock"), 1000).await;
+        let check = async |name: &str, transport, code: ResponseCode, (length, cut)| {
+            let mut query = Message::query();
+            query.metadata.id = 77;
+            query.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+            let query = query.to_vec().unwrap();
+            let reply = names.answer(&query, transport).await.unwrap();
+            assert_eq!((&reply[..2], reply[3] & 0xf), (&[0, 77][..], code.low()));
+            assert_eq!(reply.len() - query.len(), length, "{name}");
+            assert_eq!(reply[2] & 2 != 0, cut, "{name}");
+        };
+        use ResponseCode::{NoError, ServFail};
+        check("example.com.", Transport::Tcp, NoError, (1000, false)).await;
+        check("example.com.", Transport::Udp, NoError, (0, true)).await;
+        check("lost.example.com.", Transport::Udp, ServFail, (0, false)).await;
+        // The cluster's own names are answered at once.
+        for name in ["example.com.shop.svc.cluster.local.", "web.shop.svc.cluster.local."] {
+            let mut query = Message::query();
+            query.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+            let query = query.to_vec().unwrap();
+            assert!(names.answer(&query, Transport::Udp).now_or_never().is_some(), "{name}");
+        }
     }
 }

@@ -11,7 +11,7 @@ const UNIFIED: (&str, &str) = ("/sys/fs/cgroup", "memory.max");
 const MEMORY: (&str, &str) = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes");
 
 /// All memory that this process may have.
-pub(super) fn total_bytes() -> u64 {
+pub(crate) fn total_bytes() -> u64 {
     static TOTAL: OnceLock<u64> = OnceLock::new();
     *TOTAL.get_or_init(|| {
         let read = |path: &Path| fs::read_to_string(path).ok();

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use ambit_manifest::gateway::Position;
 use ambit_manifest::waypoint::SECRETS;
 use ambit_words::labels::{GATEWAY_MANAGED, GATEWAY_NAME};
-use ambit_words::names::{ROOTS, TOKENS};
+use ambit_words::names::{RESOLV_CONF, ROOTS, TOKENS};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, LifecycleHandler, Pod, SecurityContext,
 };
 
 use super::probe;
 use super::sources::{Sources, hostname};
+use crate::cgroups::{Cgroups, Limits};
 use crate::image::{StoredImage, command_line, expand};
 use crate::layout::LAYER;
 use crate::pod::{
@@ -85,7 +86,7 @@ pub(crate) fn files(pod: &Pod, pod_ips: &[IpAddr]) -> Vec<(&'static str, String)
         names.namespace, dns.v4, dns.v6
     );
     let hostname = format!("{hostname}\n");
-    vec![("/etc/hosts", hosts), ("/etc/resolv.conf", resolv), (HOSTNAME, hostname)]
+    vec![("/etc/hosts", hosts), (RESOLV_CONF, resolv), (HOSTNAME, hostname)]
 }
 
 /// Makes the plan of a pod.
@@ -110,13 +111,15 @@ pub(crate) fn plan(pod: &Pod, place: &Place<'_>, mirror: &Mirror) -> Result<PodP
     let mut files = builder.files();
     // A host without it has no place for it.
     files.retain(|(path, _)| path != Path::new(HOSTNAME) || path.exists());
+    let limits = init_containers.iter().chain(&containers).map(|container| &container.limits);
     Ok(PodPlan {
+        cgroups: place.cgroups.of_pod(&names.uid, limits),
         hostname: hostname(pod),
         hidden: place.layout.root().to_owned(),
         files,
         directories: directories(pod, place),
         directory: sources.directory(),
-        logs: (place.layout.logs().join("pods"), format!("{}_{}", names.namespace, names.name)),
+        logs: (place.layout.pod_logs(), format!("{}_{}", names.namespace, names.name)),
         restart: match spec.restart_policy.as_deref() {
             Some("Never") => RestartPolicy::Never,
             Some("OnFailure") => RestartPolicy::OnFailure,
@@ -209,6 +212,7 @@ impl Builder<'_> {
             is_sidecar: is_sidecar(container),
             post_start: lifecycle.and_then(|it| hook(it.post_start.as_ref()?)),
             pre_stop: lifecycle.and_then(|it| hook(it.pre_stop.as_ref()?)),
+            limits: self.limits(container),
             stop_signal: signal.and_then(signal_number).unwrap_or(SIGTERM),
             process: self.process(container, stored, &environment)?,
             environment: match stored {
@@ -237,6 +241,16 @@ impl Builder<'_> {
             root: stored.map(|stored| self.root(container, stored)),
             mounts: self.sources.mounts(container, self.volumes, value)?,
         })
+    }
+
+    /// The limits that this machine can hold a container to.
+    fn limits(&self, container: &Container) -> Limits {
+        let Cgroups { cpu, memory } = self.sources.place.cgroups;
+        let Limits { cpu_milli, memory_bytes } = Limits::of(container);
+        Limits {
+            cpu_milli: cpu_milli.filter(|_| cpu.is_some()),
+            memory_bytes: memory_bytes.filter(|_| memory.is_some()),
+        }
     }
 
     /// The groups of the pod's volumes and files, where there is more than one.
@@ -406,6 +420,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cgroups::Cgroup;
     use crate::image::ImageMap;
     use crate::layout::Layout;
 
@@ -428,6 +443,9 @@ mod tests {
         let layout = Layout::new("/state");
         let mut images = ImageMap::default();
         images.insert("shop/web".to_owned(), stored());
+        // A host that limits memory alone.
+        let memory = Some(Cgroup { directory: "/groups".into(), is_unified: false });
+        let cgroups = Cgroups { cpu: None, memory };
         let place = Place {
             layout: &layout,
             node: "node-1",
@@ -436,6 +454,7 @@ mod tests {
             images: &images,
             is_rootless: false,
             host_paths: &[],
+            cgroups: &cgroups,
             memory_bytes: 16 << 30,
         };
         let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u"}, "spec": spec});
@@ -477,6 +496,13 @@ mod tests {
         assert_eq!(root.image, Path::new("/store/root"));
         let shown: Vec<_> = root.shown.iter().map(|(path, _)| path.to_str().unwrap()).collect();
         assert_eq!(shown, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname"]);
+    }
+
+    #[test]
+    fn a_container_has_the_limits_that_the_machine_can_hold() {
+        let limits = json!({"limits": {"cpu": "1", "memory": "1Ki"}});
+        let plan = planned(container(json!({"resources": limits}))).unwrap();
+        assert_eq!(plan.limits, Limits { cpu_milli: None, memory_bytes: Some(1024) });
     }
 
     #[test]

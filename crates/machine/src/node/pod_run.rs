@@ -27,6 +27,7 @@ use super::memory;
 use super::network::{self, NetworkError};
 use super::plan::{self, Place, PlanError, PodName, Version};
 use super::probe::NodeProbe;
+use crate::cgroups::CgroupError;
 use crate::image::ImageMap;
 use crate::logs;
 use crate::pod::{
@@ -79,6 +80,8 @@ enum StartError {
     Images(#[from] RecordError),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error(transparent)]
+    Cgroups(#[from] CgroupError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
     #[error("waiting for control, which has not written {path}; see the logs of control")]
@@ -318,6 +321,7 @@ impl PodRun {
             plan.directories.clear();
         }
         self.volumes = Volumes { sent: Some(versions), ..Volumes::default() };
+        plan.cgroups.ensure()?;
         let running = launch::start(plan, netns, &self.context.reaper).await?;
         self.status.started_at = Some(timestamp());
         Ok(running)
@@ -332,6 +336,7 @@ impl PodRun {
             images,
             is_rootless: self.context.record.rootless,
             host_paths: &self.context.record.host_paths,
+            cgroups: &self.context.record.cgroups,
             memory_bytes: memory::total_bytes(),
         }
     }
@@ -577,6 +582,10 @@ impl PodRun {
             }
             self.context.addresses.give_back(number);
         }
+        for group in self.context.record.cgroups.remove_pod(&self.names.uid) {
+            let group = group.display();
+            tracing::warn!(pod = self.names.name, %group, "a pod's control group is in use");
+        }
         self.prune_logs();
         let directory = self.context.layout.pod_directory(&self.context.node, &self.names.uid);
         let status = self.context.layout.pod_status(&self.names.namespace, &self.names.name);
@@ -605,7 +614,7 @@ impl PodRun {
             let [namespace, name] = pod.as_slice() else { return false };
             mirror.object("pods", namespace, name).is_some()
         };
-        if let Err(error) = logs::prune(&self.context.layout.logs().join("pods"), is_in_use) {
+        if let Err(error) = logs::prune(&self.context.layout.pod_logs(), is_in_use) {
             tracing::warn!(%error, "cannot remove old logs");
         }
     }

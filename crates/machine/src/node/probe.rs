@@ -1,9 +1,11 @@
-//! Probes from the node: TCP and HTTP, like the kubelet's.
+//! Probes from the node: TCP, HTTP and gRPC, like the kubelet's.
 //!
 //! They come from the node's network, not from inside the pod, so the rules of a captured pod see
 //! the same packets as in a cluster. The node's address opens captured pods to it, so a probe asks
 //! its own pod and nobody else, whatever `host` says. Probes that are commands run inside the pod,
 //! by its init. Here answers are only counted: the init acts on what they come to.
+
+mod grpc;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -51,9 +53,10 @@ pub(crate) fn probes(container: &Container) -> Probes {
 
 /// The port that a probe asks, if the node can ask it.
 fn port(container: &Container, probe: &Probe) -> Option<u16> {
-    let port = match (&probe.tcp_socket, &probe.http_get) {
-        (Some(tcp), _) => &tcp.port,
-        (None, Some(get)) if !is_https(get) => &get.port,
+    let port = match (&probe.tcp_socket, &probe.http_get, &probe.grpc) {
+        (Some(tcp), ..) => &tcp.port,
+        (None, Some(get), _) if !is_https(get) => &get.port,
+        (None, None, Some(grpc)) => return u16::try_from(grpc.port).ok(),
         _ => return None,
     };
     match port {
@@ -91,6 +94,7 @@ fn timing(probe: &Probe) -> ProbeTiming {
 enum Question {
     Connect,
     Get { path: String, host: String, headers: Vec<(String, String)> },
+    Health { service: String },
 }
 
 /// A probe of one container.
@@ -112,9 +116,9 @@ impl NodeProbe {
         };
         let port = port(container, probe)?;
         let address = SocketAddr::new(pod_ip, port);
-        let question = match (&probe.tcp_socket, &probe.http_get) {
-            (Some(_), _) => Question::Connect,
-            (None, Some(get)) => {
+        let question = match (&probe.tcp_socket, &probe.http_get, &probe.grpc) {
+            (Some(_), ..) => Question::Connect,
+            (None, Some(get), _) => {
                 let headers = get.http_headers.iter().flatten();
                 let headers = headers.map(|header| (header.name.clone(), header.value.clone()));
                 let path = get.path.clone().filter(|path| !path.is_empty());
@@ -124,7 +128,10 @@ impl NodeProbe {
                     headers: headers.collect(),
                 }
             }
-            (None, None) => return None,
+            (None, None, Some(grpc)) => {
+                Question::Health { service: grpc.service.clone().unwrap_or_default() }
+            }
+            (None, None, None) => return None,
         };
         Some(Self { kind, address, question, timing: timing(probe) })
     }
@@ -158,7 +165,7 @@ impl NodeProbe {
     /// Asks once; the error says what is wrong, as the kubelet does.
     async fn ask(&self) -> Result<(), String> {
         let what = match &self.question {
-            Question::Connect => format!("dial tcp {}", self.address),
+            Question::Connect | Question::Health { .. } => format!("dial tcp {}", self.address),
             Question::Get { path, .. } => format!("Get \"http://{}{path}\"", self.address),
         };
         let connect = async {
@@ -170,6 +177,7 @@ impl NodeProbe {
             let stream = connect.await?;
             match &self.question {
                 Question::Connect => Ok(()),
+                Question::Health { service } => grpc::check(stream, self.address, service).await,
                 Question::Get { path, host, headers } => {
                     let request = request(path, host, headers)?;
                     let answer = first_bytes(stream, &request).await;
@@ -292,7 +300,8 @@ mod tests {
             (json!({"tcpSocket": {"port": 80, "host": "127.0.0.1"}}), Some("10.0.0.1:80")),
             (json!({"httpGet": {"port": "other"}}), None),
             (json!({"httpGet": {"port": 80, "scheme": "HTTPS"}}), None),
-            (json!({"grpc": {"port": 80}}), None),
+            (json!({"grpc": {"port": 80}}), Some("10.0.0.1:80")),
+            (json!({"grpc": {"port": 65536}}), None),
             (json!({"exec": {"command": ["a"]}}), None),
         ] {
             assert_eq!(address(probe.clone()).as_deref(), expected, "{probe}");

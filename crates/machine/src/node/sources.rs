@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 
+use crate::cgroups::Cgroups;
 use crate::host_path::HostPath;
 use crate::image::{ImageError, ImageMap};
 use crate::layout::Layout;
@@ -49,6 +50,12 @@ pub(crate) enum PlanError {
         place: String,
         /// What it asks for.
         source_name: String,
+    },
+    /// A claim without its volume.
+    #[error("PersistentVolumeClaim {claim:?} has no volume yet; see logs/lab.log of the machine")]
+    Unbound {
+        /// Which.
+        claim: String,
     },
     /// A mount of nothing.
     #[error(
@@ -145,6 +152,8 @@ pub(crate) struct Place<'a> {
     pub(crate) is_rootless: bool,
     /// Directories of the host that pods may write.
     pub(crate) host_paths: &'a [HostPath],
+    /// The machine's control groups.
+    pub(crate) cgroups: &'a Cgroups,
     /// Of the host.
     pub(crate) memory_bytes: u64,
 }

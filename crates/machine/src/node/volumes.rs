@@ -5,12 +5,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use ambit_manifest::quantity;
+use ambit_manifest::{Kind, quantity};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
     ConfigMap, ConfigMapVolumeSource, Container, DownwardAPIVolumeFile, EmptyDirVolumeSource,
-    HostPathVolumeSource, KeyToPath, Pod, Secret, SecretVolumeSource, Volume, VolumeMount,
-    VolumeProjection,
+    HostPathVolumeSource, KeyToPath, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod,
+    Secret, SecretVolumeSource, Volume, VolumeMount, VolumeProjection,
 };
 
 use super::sources::{PlanError, Sources, VOLUMES_MAX};
@@ -86,12 +86,30 @@ impl Sources<'_> {
                 files.extend(self.projected_files(name, source, mode)?);
             }
             VolumeContent::Files(files)
+        } else if let Some(claim) = &volume.persistent_volume_claim {
+            self.claim_content(claim)?
         } else if let Some(host) = &volume.host_path {
             self.host_content(name, host)?
         } else {
             return Ok(None);
         };
         Ok(Some(content))
+    }
+
+    fn claim_content(
+        &self,
+        source: &PersistentVolumeClaimVolumeSource,
+    ) -> Result<VolumeContent, PlanError> {
+        let (kind, name) = (Kind::PersistentVolumeClaim, &source.claim_name);
+        let claim: Option<PersistentVolumeClaim> =
+            self.source(kind.name(), kind.plural(), name, None)?;
+        let claim = claim.unwrap_or_default();
+        let uid = claim.metadata.uid.unwrap_or_default();
+        if claim.status.and_then(|status| status.phase).as_deref() != Some("Bound") {
+            return Err(PlanError::Unbound { claim: name.clone() });
+        }
+        let directory = self.place.layout.claim(&uid);
+        Ok(VolumeContent::Claim { directory, is_read_only: source.read_only == Some(true) })
     }
 
     fn projected_files(
@@ -267,6 +285,9 @@ impl Sources<'_> {
         let is_read_only = match &volume.content {
             VolumeContent::Empty { .. } => mount.read_only == Some(true),
             VolumeContent::Files(_) => true,
+            VolumeContent::Claim { is_read_only, .. } => {
+                *is_read_only || mount.read_only == Some(true)
+            }
             VolumeContent::Host { writable, .. } => {
                 writable.is_none() || mount.read_only == Some(true)
             }
@@ -386,6 +407,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cgroups::Cgroups;
     use crate::host_path::HostPath;
     use crate::image::ImageMap;
     use crate::layout::Layout;
@@ -427,6 +449,7 @@ mod tests {
             images: &ImageMap::default(),
             is_rootless: false,
             host_paths: &host_paths,
+            cgroups: &Cgroups::default(),
             memory_bytes: 16 << 30,
         };
         let names = PodName::of(&pod);
@@ -485,6 +508,8 @@ mod tests {
             let error = files_of(volume).unwrap_err();
             assert!(error.contains(part), "{error}");
         };
+        let claim = json!({"persistentVolumeClaim": {"claimName": "none"}});
+        check(claim, "PersistentVolumeClaim \"none\" does not exist");
         check(json!({"configMap": {"name": "none"}}), "ConfigMap \"none\" does not exist");
         let map = |key: &str, path: &str| {
             let items = json!([{"key": key, "path": path}]);
@@ -511,7 +536,7 @@ mod tests {
             {"name": "empty", "emptyDir": {"sizeLimit": "1Mi"}},
             {"name": "host", "hostPath": {"path": "/srv/ro"}},
             {"name": "rw", "hostPath": {"path": "/var/lib/x", "type": "DirectoryOrCreate"}},
-            {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "nfs", "nfs": {"server": "a", "path": "/"}},
         ]);
         let mounts = json!([
             {"name": "map", "mountPath": "/a/b/c", "subPath": "a"},
@@ -519,11 +544,11 @@ mod tests {
             {"name": "host", "mountPath": "/h"},
             {"name": "rw", "mountPath": "/rw"},
             {"name": "empty", "mountPath": "/ro", "readOnly": true},
-            {"name": "claim", "mountPath": "/claim"},
+            {"name": "nfs", "mountPath": "/nfs"},
         ]);
         let (volumes, mounts) = planned(volumes, mounts).unwrap();
         let names: Vec<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
-        assert_eq!(names, ["map", "empty", "host", "rw"], "a machine has no claims");
+        assert_eq!(names, ["map", "empty", "host", "rw"], "a machine has no other servers");
         assert_eq!(volumes[1].content, VolumeContent::Empty { size_bytes: 1 << 20 });
         assert!(volumes.iter().all(|volume| volume.group == Some(7)));
         let shown = |mount: &MountPlan| {

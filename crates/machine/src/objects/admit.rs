@@ -12,13 +12,14 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount,
+    ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::pod_fields::Limited;
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
 use super::{
     Change, Changes, Kind, ObjectRef, Outcome, StoreError, autoscaler_fields, pod_fields,
@@ -152,8 +153,8 @@ pub enum ApplyError {
     },
     /// A service that is only a name.
     #[error(
-        "{object}: type ExternalName is not supported, a machine has no way out of itself; \
-         use a ServiceEntry with static endpoints"
+        "{object}: type ExternalName is not supported, the mesh has no address for its \
+         traffic; use a ServiceEntry"
     )]
     ExternalName {
         /// Which.
@@ -274,6 +275,8 @@ pub(crate) struct Admission {
     pub(crate) rootless: bool,
     /// Labels of nodes that the machine was started with.
     pub(crate) node_labels: NodeLabels,
+    /// Which limits of containers hold.
+    pub(crate) limited: Limited,
 }
 
 impl Store {
@@ -304,7 +307,7 @@ impl Store {
         let mut outcomes = BTreeMap::new();
         let mut ineffective: BTreeMap<String, Vec<ObjectRef>> = BTreeMap::new();
         for (kind, object, value) in by_rank {
-            for field in fields_without_effect(kind, &value) {
+            for field in fields_without_effect(kind, &value, admission.limited) {
                 ineffective.entry(field).or_default().push(object.clone());
             }
             let outcome = draft.admit(kind, &object, value, admission, now)?;
@@ -366,6 +369,7 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         "DaemonSet" => DaemonSet::deserialize(value).map(drop),
         "Job" => Job::deserialize(value).map(drop),
         "CronJob" => CronJob::deserialize(value).map(drop),
+        "PersistentVolumeClaim" => PersistentVolumeClaim::deserialize(value).map(drop),
         "PodDisruptionBudget" => PodDisruptionBudget::deserialize(value).map(drop),
         "HorizontalPodAutoscaler" => HorizontalPodAutoscaler::deserialize(value).map(drop),
         "Gateway" => Gateway::deserialize(value).map(drop),
@@ -375,18 +379,20 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
     decoded.map_err(|source| ApplyError::Shape { object: object.clone(), source })
 }
 
-fn fields_without_effect(kind: Kind, value: &Value) -> Vec<String> {
+fn fields_without_effect(kind: Kind, value: &Value, limited: Limited) -> Vec<String> {
     match (kind.name(), value.get("spec"), value.pointer("/spec/template/spec")) {
         ("HorizontalPodAutoscaler", Some(spec), _) => autoscaler_fields::without_effect(spec),
-        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec", false),
+        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec", false, limited),
         (_, _, Some(spec)) if kind.has_pod_template() => {
             let own = workload_fields::without_effect(kind, value);
             let is_scalable = autoscaler_fields::SCALABLE.contains(&kind);
             let path = "spec.template.spec";
-            own.chain(pod_fields::without_effect(spec, path, is_scalable)).collect()
+            let of_pods = pod_fields::without_effect(spec, path, is_scalable, limited);
+            own.into_iter().chain(of_pods).collect()
         }
+        ("PersistentVolumeClaim", ..) => workload_fields::without_effect(kind, value),
         ("CronJob", Some(spec), _) => {
-            let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"]);
+            let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"], limited);
             of_job.into_iter().map(|field| format!("spec.jobTemplate.{field}")).collect()
         }
         _ => Vec::new(),
@@ -439,6 +445,7 @@ impl Draft<'_> {
             "HorizontalPodAutoscaler" => {
                 Self::admit_autoscaler(object, &mut value, old.as_ref())?;
             }
+            "PersistentVolumeClaim" => Self::admit_claim(object, &mut value, old.as_ref())?,
             "Gateway" | "ListenerSet" | "PodDisruptionBudget" => {
                 keep_status(&mut value, old.as_ref());
             }

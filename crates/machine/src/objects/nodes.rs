@@ -169,13 +169,15 @@ fn note_time(taint: &mut Value, before: &[Value], now: &str) {
 mod tests {
     use super::*;
     use crate::image::ImageMap;
+    use crate::objects::Limited;
 
     const BEFORE: &str = "2026-01-31T12:00:00Z";
     const NOW: &str = "2026-01-31T12:00:05Z";
 
     fn admission() -> Admission {
         let node_labels = NodeLabels::all(&["disk=ssd".to_owned()], 2).expect("a label");
-        Admission { images: ImageMap::default(), rootless: false, node_labels }
+        let limited = Limited::default();
+        Admission { images: ImageMap::default(), rootless: false, node_labels, limited }
     }
 
     fn admitted(mut value: Value, old: &Value) -> Result<Value, ApplyError> {

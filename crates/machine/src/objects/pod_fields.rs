@@ -1,11 +1,12 @@
 //! Which fields of a pod take effect on a machine.
 //!
-//! A machine gives a pod namespaces, and a file tree if its image is in the store, but no control
-//! groups. A warning names the
-//! fields of a manifest that need more, so nobody believes that they are in effect. This file never
-//! changes a pod.
+//! A machine gives a pod namespaces, a file tree if its image is in the store, and control groups
+//! where it may make them. A warning names the fields of a manifest that need more, so nobody
+//! believes that they are in effect. This file never changes a pod.
 
 use serde_json::{Map, Value};
+
+use crate::cgroups::Cgroups;
 
 /// Fields of a pod's spec that take effect, or whose absence of effect harms nobody.
 const POD: &[&str] = &[
@@ -45,6 +46,7 @@ const CONTAINER: &[&str] = &[
     "name",
     "ports",
     "readinessProbe",
+    "resources",
     "securityContext",
     "startupProbe",
     "terminationMessagePath",
@@ -60,8 +62,16 @@ const LIFECYCLE: &[&str] = &["postStart", "preStop"];
 const HOOK: &[&str] = &["exec", "sleep"];
 
 /// Likewise of a volume, and of the sources of a projected one.
-const VOLUME: &[&str] =
-    &["configMap", "downwardAPI", "emptyDir", "hostPath", "name", "projected", "secret"];
+const VOLUME: &[&str] = &[
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "hostPath",
+    "name",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
 const PROJECTED: &[&str] = &["configMap", "downwardAPI", "secret"];
 /// Likewise of what a container mounts.
 const MOUNT: &[&str] = &["mountPath", "name", "readOnly", "subPath", "subPathExpr"];
@@ -85,6 +95,7 @@ const PROBES: &[&str] = &["startupProbe", "livenessProbe", "readinessProbe"];
 const PROBE: &[&str] = &[
     "exec",
     "failureThreshold",
+    "grpc",
     "httpGet",
     "initialDelaySeconds",
     "periodSeconds",
@@ -94,12 +105,35 @@ const PROBE: &[&str] = &[
     "timeoutSeconds",
 ];
 
-/// Where a container says what autoscalers read.
-const CPU: &[&str] = &["/resources/requests/cpu", "/resources/limits/cpu"];
+/// Likewise of a container's resources.
+const RESOURCES: &[&str] = &["limits", "requests"];
+/// Likewise of requests: a machine sets nothing aside, and every pod has a place on it.
+const REQUESTS: &[&str] = &["cpu", "memory"];
+
+/// Which limits of containers a machine holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limited {
+    /// Those of processor time.
+    pub(crate) cpu: bool,
+    /// Those of memory.
+    pub(crate) memory: bool,
+}
+
+impl Limited {
+    /// Of a machine with these groups.
+    pub(crate) fn of(cgroups: &Cgroups) -> Self {
+        Self { cpu: cgroups.cpu.is_some(), memory: cgroups.memory.is_some() }
+    }
+}
 
 /// The paths, below `prefix`, of everything in a pod's spec that has no effect; whether an
 /// autoscaler may scale such pods.
-pub(crate) fn without_effect(spec: &Value, prefix: &str, is_scalable: bool) -> Vec<String> {
+pub(crate) fn without_effect(
+    spec: &Value,
+    prefix: &str,
+    is_scalable: bool,
+    limited: Limited,
+) -> Vec<String> {
     let mut found = Vec::new();
     unknown(spec, POD, prefix, &mut found);
     security(spec, prefix, &mut found);
@@ -118,11 +152,7 @@ pub(crate) fn without_effect(spec: &Value, prefix: &str, is_scalable: bool) -> V
                 list != "initContainers" || *field != format!("{path}.{RESTART_POLICY}")
             });
             let lasts = list == "containers" || container[RESTART_POLICY] == "Always";
-            if is_scalable && lasts && CPU.iter().any(|it| container.pointer(it).is_some()) {
-                let resources = format!("{path}.resources");
-                let found = found.iter_mut().filter(|field| **field == resources);
-                found.for_each(|field| field.push_str(" (but for autoscalers, which read cpu)"));
-            }
+            resources(container, &path, is_scalable && lasts, limited, &mut found);
             if let Some(lifecycle) = container.get("lifecycle") {
                 let path = format!("{path}.lifecycle");
                 unknown(lifecycle, LIFECYCLE, &path, &mut found);
@@ -154,6 +184,27 @@ fn list_of<'v>(value: &'v Value, field: &str) -> impl Iterator<Item = &'v Value>
     value.get(field).and_then(Value::as_array).into_iter().flatten()
 }
 
+fn resources(
+    container: &Value,
+    path: &str,
+    is_scaled: bool,
+    limited: Limited,
+    found: &mut Vec<String>,
+) {
+    let Some(resources) = container.get("resources") else { return };
+    let path = format!("{path}.resources");
+    unknown(resources, RESOURCES, &path, found);
+    unknown(&resources["requests"], REQUESTS, &format!("{path}.requests"), found);
+    let held = [("cpu", limited.cpu), ("memory", limited.memory)];
+    let held: Vec<&str> = held.iter().filter(|(_, holds)| *holds).map(|(name, _)| *name).collect();
+    unknown(&resources["limits"], &held, &format!("{path}.limits"), found);
+    if is_scaled {
+        let of_cpu = format!("{path}.limits.cpu");
+        let found = found.iter_mut().filter(|field| **field == of_cpu);
+        found.for_each(|field| field.push_str(" (but for autoscalers)"));
+    }
+}
+
 fn security(holder: &Value, path: &str, found: &mut Vec<String>) {
     if let Some(context) = holder.get("securityContext") {
         unknown(context, SECURITY, &format!("{path}.securityContext"), found);
@@ -174,9 +225,11 @@ fn unknown(value: &Value, known: &[&str], path: &str, found: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
-    use super::without_effect;
+    use super::{Limited, without_effect};
+
+    const NONE: Limited = Limited { cpu: false, memory: false };
 
     #[test]
     fn fields_without_effect_are_named() {
@@ -195,17 +248,17 @@ mod tests {
                     "postStart": {"exec": {"command": ["a"]}, "tcpSocket": {"port": 1}},
                     "preStop": {"httpGet": {"port": 1}, "sleep": {"seconds": 1}},
                 },
-                "name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}},
+                "name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]},
                 "startupProbe": {
                     "tcpSocket": {"port": 1, "host": "10.0.0.1"},
                     "terminationGracePeriodSeconds": 1,
                 },
                 "livenessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
-                "readinessProbe": {"grpc": {"port": 1}},
+                "readinessProbe": {"udpSocket": {"port": 1}},
                 "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
             }],
         });
-        let mut found = without_effect(&spec, "spec", false);
+        let mut found = without_effect(&spec, "spec", false, NONE);
         found.sort();
         assert_eq!(
             found,
@@ -213,8 +266,8 @@ mod tests {
                 "spec.containers[0].lifecycle.postStart.tcpSocket",
                 "spec.containers[0].lifecycle.preStop.httpGet",
                 "spec.containers[0].livenessProbe (over HTTPS)",
-                "spec.containers[0].readinessProbe.grpc",
-                "spec.containers[0].resources",
+                "spec.containers[0].readinessProbe.udpSocket",
+                "spec.containers[0].resources.claims",
                 "spec.containers[0].restartPolicy",
                 "spec.containers[0].startupProbe.tcpSocket.host",
                 "spec.containers[0].volumeMounts[0].mountPropagation",
@@ -225,25 +278,29 @@ mod tests {
     }
 
     #[test]
-    fn autoscalers_read_what_is_asked_of_processors() {
-        let check =
-            |resources: &Value, restart: &str, is_scalable, of_init: &str, of_main: &str| {
-                let init = json!({"restartPolicy": restart, "resources": resources});
-                let spec =
-                    json!({"initContainers": [init], "containers": [{"resources": resources}]});
-                let expected = [
-                    format!("spec.initContainers[0].resources{of_init}"),
-                    format!("spec.containers[0].resources{of_main}"),
-                ];
-                assert_eq!(without_effect(&spec, "spec", is_scalable), expected, "{resources}");
+    fn limits_are_named_where_nothing_holds_them() {
+        let check = |limited, restart: &str, is_scalable, of_init: &[&str], of_main: &[&str]| {
+            let resources = json!({
+                "requests": {"cpu": "1", "memory": "1Gi"},
+                "limits": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "1"},
+            });
+            let init = json!({"restartPolicy": restart, "resources": resources});
+            let spec = json!({"initContainers": [init], "containers": [{"resources": resources}]});
+            let of = |list: &str, fields: &[&str]| {
+                let path = |field: &&str| format!("spec.{list}[0].resources.limits.{field}");
+                fields.iter().map(path).collect::<Vec<_>>()
             };
-        let but = " (but for autoscalers, which read cpu)";
-        for field in ["requests", "limits"] {
-            let cpu = json!({field: {"cpu": "1", "memory": "1Gi"}});
-            check(&cpu, "Always", true, but, but);
-            check(&cpu, "Never", true, "", but);
-            check(&cpu, "Always", false, "", "");
-            check(&json!({field: {"memory": "1Gi"}}), "Always", true, "", "");
-        }
+            let expected = [of("initContainers", of_init), of("containers", of_main)].concat();
+            assert_eq!(without_effect(&spec, "spec", is_scalable, limited), expected);
+        };
+        let all = Limited { cpu: true, memory: true };
+        let plain = ["cpu", "example.com/gpu", "memory"];
+        let scaled = ["cpu (but for autoscalers)", "example.com/gpu", "memory"];
+        check(all, "Always", true, &["example.com/gpu"], &["example.com/gpu"]);
+        check(NONE, "Always", true, &scaled, &scaled);
+        check(NONE, "Never", true, &plain, &scaled);
+        check(NONE, "Always", false, &plain, &plain);
+        let rest = ["cpu", "example.com/gpu"];
+        check(Limited { memory: true, ..NONE }, "Never", false, &rest, &rest);
     }
 }

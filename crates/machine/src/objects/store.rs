@@ -78,6 +78,11 @@ impl Store {
         Ok(Self { layout, objects: BTreeMap::new(), version: 1 })
     }
 
+    /// Where the machine keeps what it has.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// One object.
     pub(crate) fn object(&self, object: &ObjectRef) -> Option<&Value> {
         self.objects.get(object)

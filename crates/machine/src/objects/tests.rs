@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Admission, ApplyError, Kind, ObjectRef, Outcome, Store};
+use super::{Admission, ApplyError, Kind, Limited, ObjectRef, Outcome, Store};
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::node_labels::NodeLabels;
@@ -30,6 +30,7 @@ impl Fixture {
             images: ImageMap::default(),
             rootless: false,
             node_labels: NodeLabels::default(),
+            limited: Limited::default(),
         };
         let mut fixture = Self { _root: root, layout, store, admission };
         fixture.apply(vec![namespace("default")]).unwrap();
@@ -263,8 +264,11 @@ fn what_makes_pods_is_refused_with_a_reason() {
         assert!(why.contains(expected), "{why}");
     };
     let set = |spec: Value| workload("apps/v1", "StatefulSet", spec);
-    let claims = json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
-    check(set(claims), "spec.volumeClaimTemplates: a machine has no volumes to claim; use");
+    let block = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default"}, "spec": {"volumeMode": "Block"},
+    });
+    check(block, "spec.volumeMode: a machine has no block devices; write Filesystem");
     check(set(json!({"selector": {"matchLabels": {"app": "x"}}})), "does not match");
     let mut long = set(json!({}));
     long["metadata"]["name"] = json!("w".repeat(53));

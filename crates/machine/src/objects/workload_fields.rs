@@ -17,14 +17,7 @@ struct Refused {
     remedy: &'static str,
 }
 
-const REFUSED: [Refused; 6] = [
-    Refused {
-        kind: Kind::StatefulSet,
-        field: "spec.volumeClaimTemplates",
-        what: "a machine has no volumes to claim",
-        remedy: "use a hostPath volume below `ambit up --host-path DIR`, mounted with subPathExpr: \
-                 $(POD_NAME), or an emptyDir that ends with its pod",
-    },
+const REFUSED: [Refused; 5] = [
     Refused {
         kind: Kind::DaemonSet,
         field: "spec.updateStrategy.rollingUpdate.maxSurge",
@@ -58,7 +51,11 @@ const REFUSED: [Refused; 6] = [
 ];
 
 /// Fields without effect, by kind.
-const WITHOUT_EFFECT: [(Kind, &str); 7] = [
+const WITHOUT_EFFECT: [(Kind, &str); 11] = [
+    (Kind::PersistentVolumeClaim, "spec.dataSource"),
+    (Kind::PersistentVolumeClaim, "spec.dataSourceRef"),
+    (Kind::PersistentVolumeClaim, "spec.selector"),
+    (Kind::PersistentVolumeClaim, "spec.volumeAttributesClassName"),
     (Kind::Deployment, "spec.minReadySeconds"),
     (Kind::Deployment, "spec.paused"),
     (Kind::StatefulSet, "spec.minReadySeconds"),
@@ -84,6 +81,16 @@ pub(crate) fn refused(kind: Kind, value: &Value) -> Option<Refusal> {
         let (field, what, remedy) = refused(Kind::Job, value.pointer("/spec/jobTemplate")?)?;
         return Some((format!("spec.jobTemplate.{field}"), what, remedy));
     }
+    if kind == Kind::PersistentVolumeClaim && value["spec"]["volumeMode"] == "Block" {
+        let (what, remedy) = ("a machine has no block devices", "write Filesystem, or remove it");
+        return Some(("spec.volumeMode".to_owned(), what, remedy));
+    }
+    if kind == Kind::StatefulSet
+        && let Some((index, (field, what, remedy))) = claims(value)
+            .find_map(|(index, claim)| Some((index, refused(Kind::PersistentVolumeClaim, claim)?)))
+    {
+        return Some((format!("spec.volumeClaimTemplates[{index}].{field}"), what, remedy));
+    }
     let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
     let found = of_kind.find(|it| says_something(value, it.field));
     let found = found.map(|it| (it.field.to_owned(), it.what, it.remedy));
@@ -97,9 +104,23 @@ fn too_many(value: &Value, field: &'static str) -> Option<Refusal> {
 }
 
 /// Fields that have no effect.
-pub(crate) fn without_effect(kind: Kind, value: &Value) -> impl Iterator<Item = String> {
-    let of_kind = WITHOUT_EFFECT.iter().filter(move |(of, _)| *of == kind);
-    of_kind.filter(|(_, field)| says_something(value, field)).map(|(_, field)| (*field).to_owned())
+pub(crate) fn without_effect(kind: Kind, value: &Value) -> Vec<String> {
+    let of_kind = WITHOUT_EFFECT.iter().filter(|(of, _)| *of == kind);
+    let own = of_kind.filter(|(_, field)| says_something(value, field));
+    let mut found: Vec<String> = own.map(|(_, field)| (*field).to_owned()).collect();
+    if kind == Kind::StatefulSet {
+        for (index, claim) in claims(value) {
+            let fields = without_effect(Kind::PersistentVolumeClaim, claim).into_iter();
+            found.extend(fields.map(|field| format!("spec.volumeClaimTemplates[{index}].{field}")));
+        }
+    }
+    found
+}
+
+/// The claims of which each pod of a StatefulSet has its own.
+fn claims(value: &Value) -> impl Iterator<Item = (usize, &Value)> {
+    let templates = value.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array);
+    templates.into_iter().flatten().enumerate()
 }
 
 /// Every field of manifests that a machine refuses, each with its place.
@@ -139,10 +160,16 @@ mod tests {
         check(Kind::DaemonSet, surge(json!(0)), None);
         check(Kind::DaemonSet, surge(json!("0%")), None);
         check(Kind::DaemonSet, surge(json!(1)), at_surge);
-        check(Kind::StatefulSet, json!({"volumeClaimTemplates": []}), None);
-        let claims = json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
-        check(Kind::StatefulSet, claims.clone(), Some("spec.volumeClaimTemplates"));
-        check(Kind::Job, claims, None);
+        let claim = |mode: &str| json!({ "volumeMode": mode });
+        check(Kind::PersistentVolumeClaim, claim("Filesystem"), None);
+        check(Kind::PersistentVolumeClaim, claim("Block"), Some("spec.volumeMode"));
+        let set = |mode| json!({"volumeClaimTemplates": [{}, {"spec": claim(mode)}]});
+        check(Kind::StatefulSet, set("Filesystem"), None);
+        check(
+            Kind::StatefulSet,
+            set("Block"),
+            Some("spec.volumeClaimTemplates[1].spec.volumeMode"),
+        );
         check(Kind::Job, json!({"successPolicy": {"rules": [1]}}), Some("spec.successPolicy"));
         check(Kind::Deployment, json!({"replicas": PODS_MAX}), None);
         check(Kind::Deployment, json!({"replicas": PODS_MAX + 1}), Some(REPLICAS));
@@ -160,7 +187,7 @@ mod tests {
     fn fields_without_effect_are_named() {
         let found = |kind| {
             let value = json!({"spec": {"minReadySeconds": 3, "paused": false}});
-            without_effect(kind, &value).collect::<Vec<_>>()
+            without_effect(kind, &value)
         };
         assert_eq!(found(Kind::DaemonSet), ["spec.minReadySeconds"]);
         assert_eq!(found(Kind::Deployment), ["spec.minReadySeconds"]);

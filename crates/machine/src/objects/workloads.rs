@@ -1,5 +1,5 @@
 //! Admission of objects that have a template of pods: Deployments, StatefulSets, DaemonSets, Jobs,
-//! CronJobs; and of what scales them, HorizontalPodAutoscalers.
+//! CronJobs; of what scales them, HorizontalPodAutoscalers; and of what their pods claim.
 //!
 //! What a controller relies on is completed or checked here; how many pods there are is no matter
 //! of this file.
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::admit::{Admission, ApplyError, RESTARTED_AT_ANNOTATION, default_to, keep_status};
 use super::store::Draft;
 use super::{Kind, ObjectRef, scaled_by, workload_fields};
+use crate::claims;
 use crate::cron;
 
 /// Where `restart` writes when it happened.
@@ -67,6 +68,21 @@ impl Draft<'_> {
         default_to(value, "/spec/minReplicas", json!(1));
         keep_status(value, old);
         Ok(())
+    }
+
+    /// Completes a PersistentVolumeClaim, or says why it cannot be.
+    pub(super) fn admit_claim(
+        object: &ObjectRef,
+        value: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApplyError> {
+        refuse(Kind::PersistentVolumeClaim, object, value)?;
+        claims::complete(value, old).map_err(|field| ApplyError::Refused {
+            object: Box::new(object.clone()),
+            field: field.to_owned(),
+            what: "a claim is not changed after its creation",
+            remedy: "delete it with what it holds, and apply it again",
+        })
     }
 
     /// How many replicas an object has that does not say it: as many as before if an autoscaler
@@ -147,6 +163,7 @@ fn immutable(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("/spec/selector", "spec.selector"),
             ("/spec/serviceName", "spec.serviceName"),
             ("/spec/podManagementPolicy", "spec.podManagementPolicy"),
+            ("/spec/volumeClaimTemplates", "spec.volumeClaimTemplates"),
         ],
         _ => &[("/spec/selector", "spec.selector")],
     }

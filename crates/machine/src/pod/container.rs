@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -62,6 +62,9 @@ struct Arguments {
     /// That of the socket for [`Report`].
     #[arg(long)]
     report: i32,
+    /// Those of the files by which a process enters the container's control groups.
+    #[arg(long)]
+    cgroup: Vec<i32>,
 }
 
 /// What a launcher becomes.
@@ -147,6 +150,8 @@ fn prepare(
     let plan = &launch.process;
     let pod_tree = process::take_inherited(arguments.pod_tree).context("take over the pod")?;
     let joined = arguments.join.map(process::take_inherited).transpose();
+    let cgroups = arguments.cgroup.iter().map(|fd| process::take_inherited(*fd).map(File::from));
+    let cgroups = cgroups.collect::<io::Result<Vec<_>>>().context("take over control groups")?;
     process::new_session().context("start a session")?;
     if launch.owns_terminal {
         ioctl_tiocsctty(io::stdin()).context("take the terminal")?;
@@ -168,6 +173,9 @@ fn prepare(
         let root_device = root_device.transpose().context("look at the container's root")?;
         let text = serde_json::to_vec(&Report::Tree { root_device })?;
         report.send(&text, &[namespace.as_fd()]).context("report the container's tree")?;
+    }
+    for mut entrance in cgroups {
+        entrance.write_all(b"0").context("enter a control group")?;
     }
     isolation::give_up_privileges()?;
     become_user(&user, plan.is_rootless)?;
@@ -403,11 +411,13 @@ impl Started {
 
 /// Starts a process of a container, in its own session, with `command` and more variables. The
 /// caller's [`crate::reaper::Reaper`] reports its end. With `joined`, the container's mount
-/// namespace, it shares that file tree instead of making one.
+/// namespace, it shares that file tree instead of making one. `cgroups` are the files by which it
+/// enters the container's control groups.
 pub(crate) fn start(
     plan: &ContainerPlan,
     stage: &Stage,
     joined: Option<BorrowedFd<'_>>,
+    cgroups: &[File],
     command: &[String],
     further: &BTreeMap<String, String>,
     streams: Streams,
@@ -424,16 +434,16 @@ pub(crate) fn start(
     let mut launcher = Command::new(stage.binary());
     launcher.arg0(SHIPPED_BINARY).arg("lab-container").env_clear();
     // Nothing else is started meanwhile: the init has one thread.
-    for (flag, fd) in [
+    let fds = [
         ("--launch", Some(launch.as_fd())),
         ("--pod-tree", Some(stage.pod_tree.as_fd())),
         ("--report", Some(reporter.as_fd())),
         ("--join", joined.as_ref().map(AsFd::as_fd)),
-    ] {
-        if let Some(fd) = fd {
-            process::let_inherit(fd)?;
-            launcher.args([flag, &fd.as_raw_fd().to_string()]);
-        }
+    ];
+    let fds = fds.into_iter().filter_map(|(flag, fd)| Some((flag, fd?)));
+    for (flag, fd) in fds.chain(cgroups.iter().map(|entrance| ("--cgroup", entrance.as_fd()))) {
+        process::let_inherit(fd)?;
+        launcher.args([flag, &fd.as_raw_fd().to_string()]);
     }
     let input = streams.input.map_or_else(|| stage.nowhere(), Ok)?;
     let child = launcher.stdin(input).stdout(streams.output).stderr(streams.error).spawn()?;

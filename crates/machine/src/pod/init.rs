@@ -42,6 +42,7 @@ use super::{
 };
 use super::{isolation, leftovers};
 use crate::accepting::ACCEPT_PAUSE;
+use crate::cgroups::HeldCgroups;
 use crate::layout::{LAYER, SOCKET_NAME};
 use crate::logs::LogFile;
 use crate::reaper::{Reaper, code_of};
@@ -58,6 +59,8 @@ const RUNNER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The command of a hook never takes longer; before a container's end the pod's grace mostly ends
 /// first.
 const HOOK_MAX: Duration = Duration::from_secs(3600);
+/// The exit of a program that SIGKILL has ended, as a shell counts.
+const KILLED: i32 = 128 + 9;
 /// How long processes get to die of SIGKILL before the pod's end does it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
@@ -89,6 +92,7 @@ struct Pod {
     /// written.
     logs: PathBuf,
     stage: Stage,
+    cgroups: HeldCgroups,
     terminals: Terminals,
     reaper: Reaper,
     state: watch::Sender<PodState>,
@@ -131,6 +135,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     isolation::forbid_tracing()?;
     isolation::forget_keys()?;
     fs::create_dir_all(plan.directory.join(LAYER)).context("make the place of a layer")?;
+    let cgroups = plan.cgroups.hold().context("open the pod's control groups")?;
     let volumes = volumes::prepare(&plan.directory, &plan.volumes, &plan.hidden)?;
     let terminals = Terminals::take().context("take the host's terminals")?;
     isolation::go_behind_the_stage()?;
@@ -150,6 +155,7 @@ async fn live(plan: PodPlan) -> anyhow::Result<()> {
     let pod = Arc::new(Pod {
         logs: seen(&log_directory),
         stage,
+        cgroups,
         terminals,
         volumes: Mutex::new(plan.volumes.clone()),
         plan,
@@ -336,6 +342,7 @@ impl Pod {
 
     /// Starts a container and waits for its end.
     async fn run_once(&self, plan: &ContainerPlan) -> End {
+        let kills = self.cgroups.kills(&plan.name);
         let (end, complaint) = match self.start(plan) {
             Ok(started) => self.see_through(plan, started).await,
             Err(error) => {
@@ -345,9 +352,10 @@ impl Pod {
             }
         };
         self.note_container(&plan.name, |status| {
-            (status.running, status.probed) = (false, false);
+            (status.running, status.pid, status.probed) = (false, None, false);
             (status.started, status.ready) = (false, false);
             status.last_exit = Some(end.exit);
+            status.oom_killed = end.exit == KILLED && self.cgroups.kills(&plan.name) > kills;
             status.reason = complaint.unwrap_or_else(|| format!("exited with {}", end.exit));
         });
         end
@@ -478,11 +486,12 @@ impl Pod {
 
     fn note_running(&self, plan: &ContainerPlan, tree: Option<Arc<OwnTree>>) {
         // In place: it may have been asked to end while it was launched.
-        if let Some(running) = self.running_now().get_mut(&plan.name) {
+        let pid = self.running_now().get_mut(&plan.name).map(|running| {
             (running.is_program, running.tree) = (true, tree);
-        }
+            running.process.pid
+        });
         self.note_container(&plan.name, |status| {
-            status.running = true;
+            (status.running, status.pid) = (true, pid);
             let hook = if plan.post_start.is_some() { "its postStart hook runs" } else { "" };
             hook.clone_into(&mut status.reason);
         });
@@ -491,12 +500,15 @@ impl Pod {
     fn start(&self, plan: &ContainerPlan) -> anyhow::Result<Started> {
         let name = format!("{}_{}.log", self.plan.logs.1, plan.name);
         let output = LogFile::open(self.logs.join(name))
+            .and_then(LogFile::with_times)
             .and_then(LogFile::collect)
             .context("open the container's log")?;
         let error = output.try_clone()?;
         let streams = Streams { input: None, output, error, owns_terminal: false };
         let further = BTreeMap::new();
-        Ok(container::start(plan, &self.stage, None, &plan.command, &further, streams)?)
+        let cgroups = self.cgroups.entrances(&plan.name, &plan.limits);
+        let cgroups = cgroups.context("set the container's limits")?;
+        Ok(container::start(plan, &self.stage, None, &cgroups, &plan.command, &further, streams)?)
     }
 
     /// A caller's stream that a command can use and not change: a terminal, or the pod's own null
@@ -527,7 +539,9 @@ impl Pod {
             return Err(io::Error::other("the container does not run"));
         }
         let joined = tree.as_ref().map(|tree| tree.namespace.as_fd());
-        let started = container::start(plan, &self.stage, joined, command, further, streams)?;
+        let cgroups = self.cgroups.entrances(&plan.name, &plan.limits)?;
+        let started =
+            container::start(plan, &self.stage, joined, &cgroups, command, further, streams)?;
         if joined.is_some() {
             let mut beside = self.beside_now();
             beside.retain(|(_, process)| !process.has_ended());

@@ -59,6 +59,13 @@ pub(crate) enum VolumeContent {
     },
     /// These files, which no container can change.
     Files(Vec<FilePlan>),
+    /// What a claim has.
+    Claim {
+        /// Where that is.
+        directory: PathBuf,
+        /// No container can change it.
+        is_read_only: bool,
+    },
     /// A file or directory of the host.
     Host {
         /// Where.
@@ -183,6 +190,14 @@ pub(crate) fn prepare(
     let prepared = volumes.iter().map(|volume| {
         let place = place(directory, &volume.name);
         let failed = |source| step(volume, "make its place", source);
+        if let VolumeContent::Claim { directory, is_read_only } = &volume.content {
+            fs::create_dir_all(&place).map_err(failed)?;
+            let tree =
+                mount::detached(directory).map_err(|source| step(volume, "open it", source))?;
+            let options = MountOptions { read_only: *is_read_only, ..WRITABLE };
+            mount::forbid_detached(&tree, options).map_err(failed)?;
+            return Ok((volume.clone(), Some(tree)));
+        }
         let VolumeContent::Host { path, writable } = &volume.content else {
             fs::create_dir_all(&place).map_err(failed)?;
             return Ok((volume.clone(), None));
@@ -274,10 +289,16 @@ impl Prepared {
             let place = place(directory, &volume.name);
             let failed = |source| step(&volume, "be mounted", source);
             match (&volume.content, tree) {
-                (VolumeContent::Host { .. }, None) => unreachable!("its tree was taken"),
-                (_, Some(tree)) => {
-                    let place = mount::open_path(&place).map_err(failed)?;
-                    mount::attach(tree, place).map_err(failed)?;
+                (VolumeContent::Host { .. } | VolumeContent::Claim { .. }, None) => {
+                    unreachable!("its tree was taken")
+                }
+                (content, Some(tree)) => {
+                    let here = mount::open_path(&place).map_err(failed)?;
+                    mount::attach(tree, here).map_err(failed)?;
+                    if matches!(content, VolumeContent::Claim { is_read_only: false, .. }) {
+                        give_to_group(&place, volume.group, EMPTY_MODE | SET_GROUP_ID)
+                            .map_err(failed)?;
+                    }
                 }
                 (VolumeContent::Empty { size_bytes }, None) => {
                     mount::tmpfs(&place, *size_bytes, EMPTY_MODE, WRITABLE).map_err(failed)?;

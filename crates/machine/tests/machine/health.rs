@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::lab::{Lab, pod};
 
 /// A pod of one container that runs a script, with more fields.
-fn running(name: &str, script: &str, more: &Value) -> Value {
+pub(crate) fn running(name: &str, script: &str, more: &Value) -> Value {
     let mut pod = pod(name, &[]);
     let mut container = json!({"name": "c", "image": "busybox", "command": ["sh", "-c", script]});
     container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -23,12 +23,12 @@ async fn statuses(lab: &Lab, name: &str) -> Vec<ContainerStatus> {
     if pod.containers.is_empty() { vec![ContainerStatus::default()] } else { pod.containers }
 }
 
-async fn status(lab: &Lab, name: &str) -> ContainerStatus {
+pub(crate) async fn status(lab: &Lab, name: &str) -> ContainerStatus {
     statuses(lab, name).await.pop().unwrap()
 }
 
 /// The events of a pod, as `REASON: MESSAGE`.
-async fn events(lab: &Lab, name: &str) -> String {
+pub(crate) async fn events(lab: &Lab, name: &str) -> String {
     let events = lab.client.events().await.unwrap();
     let of_it = events.iter().filter(|event| event["involvedObject"]["name"] == name);
     let line = |event: &Value| {

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ambit_image::Digest;
 use ambit_image::registry::{Connect, Credentials, Endpoint};
+use ambit_image::{Daemons, Digest};
 use ambit_machine::{ImageArguments, Registries, objects};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
@@ -71,7 +71,11 @@ fn pod(name: &str, image: &str) -> Value {
 pub(crate) async fn images_run_without_root(lab: &Lab) {
     let mut images = ambit_machine::image::ImageMap::default();
     let mut directories = Vec::new();
-    let registries = Registries { connect: Nowhere, credentials: Credentials::default() };
+    let registries = Registries {
+        connect: Nowhere,
+        credentials: Credentials::default(),
+        daemons: Daemons::default(),
+    };
     for (name, user) in [("shop/root", "root"), ("shop/web", "web"), ("shop/group", "0:5")] {
         let directory = tempfile::tempdir().unwrap();
         let argument =

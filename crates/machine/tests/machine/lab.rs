@@ -279,6 +279,8 @@ pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
         images: ImageMap::default(),
         node_labels: NodeLabels::default(),
         host_paths: Vec::new(),
+        limits: true,
+        egress: None,
         proxies: BTreeMap::new(),
         arguments: BTreeMap::new(),
         environment: BTreeMap::new(),

@@ -9,6 +9,7 @@
 mod health;
 mod images;
 mod lab;
+mod limits;
 mod sidecars;
 mod volumes;
 
@@ -54,12 +55,14 @@ const CASES: &[(&str, Case)] = &[
         sidecars::sidecars_outlive_those_they_serve().boxed_local()
     }),
     ("volumes_change_alone", || volumes::a_bad_volume_stops_no_other().boxed_local()),
+    ("claims_outlive_pods", || volumes::claims_outlive_pods().boxed_local()),
     ("no_process_escapes", || volumes::nothing_outlives_the_only_container().boxed_local()),
     ("probes_end_what_is_not_well", || health::probes_end_what_is_not_well().boxed_local()),
     ("hooks_belong_to_a_containers_life", || {
         health::hooks_belong_to_a_containers_life().boxed_local()
     }),
     ("readiness_is_what_probes_say", || health::readiness_is_what_probes_say().boxed_local()),
+    ("containers_keep_to_their_limits", || limits::containers_keep_to_their_limits().boxed_local()),
     ("services_lead_to_ready_endpoints", || services_lead_to_ready_endpoints().boxed_local()),
     ("cluster_dns_answers", || cluster_dns_answers().boxed_local()),
     ("deployments_roll", || deployments_roll().boxed_local()),
@@ -722,6 +725,7 @@ async fn machines_end_without_trace() {
     let config = lab.config.clone();
     let born = ambit_machine::up(&config, |_| {}).await.unwrap();
     assert_ne!(born.record.pid, lab.record_before.pid);
+    assert_eq!(lab.record_before.cgroups.present(), Vec::<std::path::PathBuf>::new());
     let again = Lab::of(config, born.record);
     again.apply_ready(vec![pod("a", &["sleep", "infinity"])]).await;
     let layout = again.layout().clone();

@@ -6,14 +6,19 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, EnvVar, ExecAction, Pod, PodSpec, Probe,
+    Container, ContainerPort, EnvVar, ExecAction, Pod, PodSpec, Probe, ResourceRequirements,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::core::{number, one_of};
 use super::names::{self, require};
 use super::nodes;
 use crate::finding::{Issues, Path};
+use crate::quantity::quantity;
+
+/// Thousandths, as a power of ten: fine enough for amounts of everything.
+const MILLI: i32 = -3;
 
 /// Checks a Pod.
 pub(crate) fn pod(pod: &Pod, issues: &mut Issues) {
@@ -108,6 +113,9 @@ fn container(container: &Container, at: &Path, issues: &mut Issues) {
             );
         }
     }
+    if let Some(of_container) = &container.resources {
+        resources(of_container, &at.field("resources"), issues);
+    }
     let probes = [
         ("readinessProbe", &container.readiness_probe),
         ("livenessProbe", &container.liveness_probe),
@@ -126,6 +134,33 @@ fn container(container: &Container, at: &Path, issues: &mut Issues) {
         ("lifecycle.preStop", hooks.and_then(|hooks| hooks.pre_stop.as_ref())),
     ] {
         command(hook.and_then(|hook| hook.exec.as_ref()), &at.field(field), issues);
+    }
+}
+
+/// Amounts are quantities, and what is asked for is no more than what is allowed.
+fn resources(resources: &ResourceRequirements, at: &Path, issues: &mut Issues) {
+    let limits = resources.limits.iter().flatten().map(|it| ("limits", it));
+    let requests = resources.requests.iter().flatten().map(|it| ("requests", it));
+    let milli = |amount: &Quantity| quantity(&amount.0, MILLI);
+    for (list, (name, amount)) in limits.chain(requests) {
+        let at = at.field(list).field(name);
+        let limit = resources.limits.as_ref().and_then(|limits| limits.get(name));
+        match (milli(amount), limit.and_then(milli)) {
+            (None, _) => issues.error(
+                &at,
+                format!("`{}` is not a quantity", amount.0),
+                "write for example `500m` of processors or `128Mi` of memory",
+            ),
+            (Some(asked), Some(allowed)) if asked > allowed => {
+                let limit = limit.map_or("", |it| &it.0);
+                issues.error(
+                    &at,
+                    format!("must be less than or equal to the {name} limit of {limit}"),
+                    "ask for less, or raise the limit",
+                );
+            }
+            _ => {}
+        }
     }
 }
 
@@ -180,6 +215,9 @@ fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues)
         );
     }
     command(probe.exec.as_ref(), at, issues);
+    if let Some(grpc) = &probe.grpc {
+        number(i64::from(grpc.port), &at.field("grpc.port"), issues);
+    }
     for (port, field) in [http, tcp].into_iter().flatten() {
         let at = at.field(field);
         match port {

@@ -6,11 +6,14 @@
 
 use std::collections::BTreeMap;
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use super::claims;
 use super::core::one_of;
 use super::names::{self, require};
 use super::pods;
@@ -51,6 +54,23 @@ pub(crate) fn stateful_set(set: &StatefulSet, issues: &mut Issues) {
     one_of(management, &policies, &at.field("podManagementPolicy"), issues);
     if let Some(service) = spec.service_name.as_deref().filter(|name| !name.is_empty()) {
         require(issues, &at.field("serviceName"), names::dns_label, service);
+    }
+    let mut claims_seen = BTreeSet::new();
+    for (index, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
+        let at = at.field("volumeClaimTemplates").index(index);
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        require(issues, &at.field("metadata.name"), names::dns_label, name);
+        if !claims_seen.insert(name) {
+            issues.error(
+                &at.field("metadata.name"),
+                format!("two claims are called `{name}`"),
+                "give each its own name",
+            );
+        }
+        match &claim.spec {
+            Some(claim) => claims::claim_spec(claim, &at.field("spec"), issues),
+            None => issues.error(&at.field("spec"), "a claim needs a spec", "add it"),
+        }
     }
     restarting("StatefulSet", &spec.selector, &spec.template, issues);
 }

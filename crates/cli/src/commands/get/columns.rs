@@ -9,7 +9,7 @@ use ambit_wire::admin::{
 };
 use serde::Serialize;
 
-use super::{Autoscaler, Budget, Object, OnNode};
+use super::{Autoscaler, Budget, Claim, Object, OnNode};
 
 /// A column of a list.
 pub(super) struct Column<T> {
@@ -96,6 +96,19 @@ impl Row for Budget {
             narrow("MIN AVAILABLE", |it| amount_of(&it.0, "/spec/minAvailable")),
             narrow("MAX UNAVAILABLE", |it| amount_of(&it.0, "/spec/maxUnavailable")),
             narrow("ALLOWED DISRUPTIONS", |it| amount_of(&it.0, "/status/disruptionsAllowed")),
+            narrow("CREATED", |it| text_of(&it.0, "/metadata/creationTimestamp")),
+        ]
+    }
+}
+
+impl Row for Claim {
+    fn columns() -> Vec<Column<Self>> {
+        vec![
+            narrow("NAMESPACE", |it| text_of(&it.0, "/metadata/namespace")),
+            narrow("NAME", |it| text_of(&it.0, "/metadata/name")),
+            narrow("STATUS", |it| text_of(&it.0, "/status/phase")),
+            narrow("CAPACITY", |it| text_of(&it.0, "/status/capacity/storage")),
+            narrow("STORAGECLASS", |it| text_of(&it.0, "/spec/storageClassName")),
             narrow("CREATED", |it| text_of(&it.0, "/metadata/creationTimestamp")),
         ]
     }

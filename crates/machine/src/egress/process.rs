@@ -1,0 +1,139 @@
+//! `ambit lab-egress`: the process on the host that opens connections and asks resolvers for a
+//! machine.
+//!
+//! It has nothing but one end of a socket: no terminal, no file of the user's command, no state
+//! directory. It ends when the other end closes, so it outlives neither the machine nor a start
+//! that failed. It judges every address itself, whatever process 1 says.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ambit_net::seqpacket::{BlockingConnection, Connection, PacketError};
+use ambit_net::socket::{DialOptions, ISTIO_KEEPALIVE, tcp_dial};
+use ambit_net::sys::process;
+use ambit_words::names::RESOLV_CONF;
+use anyhow::{Context, bail};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::allowed::Egress;
+use super::protocol::{Answer, DIALS_MAX, PACKET_SIZE_MAX_BYTES, QUERIES_MAX, Question};
+use super::resolve;
+use crate::image::SHIPPED_BINARY;
+
+/// The hidden subcommand.
+pub(crate) const COMMAND: &str = "lab-egress";
+/// How long a connection may take to be opened.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts the process, where the caller is. What is returned is process 1's end of its socket: when
+/// the last copy of it closes, the process ends.
+pub(crate) fn start(binary: &Path, egress: &Egress) -> io::Result<OwnedFd> {
+    let (theirs, ours) = BlockingConnection::pair()?;
+    let mut command = Command::new(binary);
+    command
+        .arg0(SHIPPED_BINARY)
+        .args([OsStr::new(COMMAND), OsStr::new(&egress.to_string())])
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    process::start_with_only(&mut command, None);
+    // The runtime collects it if it ends before the caller.
+    let _child = tokio::process::Command::from(command).spawn()?;
+    Ok(ours.into())
+}
+
+/// Runs until the machine has ended.
+pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
+    process::new_session().context("leave the caller's terminal")?;
+    let [networks] = words else { bail!("this is the machine's own; use `ambit up --egress`") };
+    let egress: Egress = networks.to_str().context("the networks are no text")?.parse()?;
+    let socket = io::stdin().as_fd().try_clone_to_owned().context("take over the socket")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(socket, egress))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the questions share.
+struct Host {
+    egress: Egress,
+    connection: Connection,
+    dials: Semaphore,
+    queries: Semaphore,
+}
+
+async fn serve(socket: OwnedFd, egress: Egress) -> anyhow::Result<()> {
+    let host = Arc::new(Host {
+        egress,
+        connection: Connection::from_fd(socket)?,
+        dials: Semaphore::new(DIALS_MAX),
+        queries: Semaphore::new(QUERIES_MAX),
+    });
+    let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
+    loop {
+        let length = match host.connection.receive(&mut buffer).await {
+            Ok(packet) => packet.length,
+            Err(PacketError::Closed) => return Ok(()),
+            // Process 1 was killed with answers that it had not taken.
+            Err(PacketError::Receive(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (number, question) =
+            Question::read(&buffer[..length]).context("process 1 asks for what there is not")?;
+        tokio::spawn(answer(Arc::clone(&host), number, question));
+    }
+}
+
+async fn answer(host: Arc<Host>, number: u64, question: Question) {
+    let outcome = match question {
+        Question::Dial(to) => match host.dials.try_acquire() {
+            Ok(_held) => dial(&host.egress, to).await.map(|it| (Vec::new(), Some(it))),
+            Err(_full) => Err(system_error(rustix::io::Errno::AGAIN)),
+        },
+        Question::Resolve(query) => match host.queries.try_acquire() {
+            Ok(_held) => resolve::resolve(&query, Path::new(RESOLV_CONF))
+                .await
+                .map(|it| (it, None))
+                .ok_or_else(|| system_error(rustix::io::Errno::TIMEDOUT)),
+            Err(_full) => Err(system_error(rustix::io::Errno::AGAIN)),
+        },
+    };
+    let (errno, content, stream) = match outcome {
+        Ok((content, stream)) => (0, content, stream),
+        Err(error) => (errno(&error), Vec::new(), None),
+    };
+    let packet = Answer { number, errno, content }.write();
+    let fds: Vec<_> = stream.iter().map(AsFd::as_fd).collect();
+    // Nobody waits for it when the machine has ended, and the loop above hears of that.
+    let _sent = host.connection.send(&packet, &fds).await;
+}
+
+fn system_error(errno: rustix::io::Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.raw_os_error())
+}
+
+/// An error as a number; one that the system did not give is like a refused connection.
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(rustix::io::Errno::CONNREFUSED.raw_os_error())
+}
+
+/// A connection from the host; an address that is refused is `EACCES`.
+async fn dial(egress: &Egress, to: std::net::SocketAddr) -> io::Result<TcpStream> {
+    if egress.refusal(to.ip()).is_some() {
+        return Err(system_error(rustix::io::Errno::ACCESS));
+    }
+    let options = DialOptions { keepalive: Some(ISTIO_KEEPALIVE), ..DialOptions::default() };
+    let connecting = timeout(DIAL_TIMEOUT, tcp_dial(to, &options)?.connected());
+    connecting.await.unwrap_or_else(|_| Err(system_error(rustix::io::Errno::TIMEDOUT)))
+}
