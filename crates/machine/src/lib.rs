@@ -97,6 +97,9 @@ pub use judgement::judge;
 pub use kubernetes_api::{
     ApiAddress, ApiAddressError, KubernetesApiError, bind_kubernetes_api, serve_kubernetes_api,
 };
+/// What comes over a link, for the fuzzer.
+#[cfg(any(fuzzing, test))]
+pub use link::fuzz as fuzz_link;
 pub use node::services::{Endpoint, PortView, ServiceView};
 pub use node_labels::{NodeLabels, NodeLabelsError};
 pub use pod_object::complete_pod;

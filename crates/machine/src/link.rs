@@ -84,3 +84,62 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
         }
     })
 }
+
+/// What the fuzzer drives: any bytes as what the other end sends, before and after it has proven
+/// itself. What passes is a node's own, and no name leads out of the state directory.
+#[cfg(any(fuzzing, test))]
+pub fn fuzz(bytes: &[u8]) {
+    use futures::executor::block_on;
+
+    let (node, layout) = (NodeNetwork::new(3), Layout::new("/state"));
+    for limits in [frame::Limits::GREETING, frame::Limits::SESSION] {
+        let mut stream = bytes;
+        while let Ok(frame) = block_on(frame::read(&mut stream, limits)) {
+            match frame {
+                frame::Frame::Packet(packet) => fuzz_packet(&packet, node),
+                frame::Frame::Message(frame::Message::Put(entry)) => {
+                    fuzz_place(&entry.place, &layout);
+                    // Home has no pod.
+                    let mirror = crate::registry::Mirror::new(&layout);
+                    assert!(report::taken(&entry, node, &mirror).is_err(), "{entry:?}");
+                }
+                frame::Frame::Message(frame::Message::Remove(place)) => fuzz_place(&place, &layout),
+                frame::Frame::Message(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(any(fuzzing, test))]
+fn fuzz_packet(packet: &[u8], node: NodeNetwork) {
+    let filter = filter::Filter { node };
+    let passes = [filter::Way::Home, filter::Way::Joined].map(|way| filter.passes(packet, way));
+    assert_ne!(passes, [true, true], "one packet passes both ways");
+}
+
+#[cfg(any(fuzzing, test))]
+fn fuzz_place(place: &entry::Place, layout: &Layout) {
+    use std::path::Component;
+
+    if let Some(path) = place.path(layout, "node-3") {
+        let is_below = path.starts_with(layout.root());
+        assert!(is_below && path.components().all(|it| it != Component::ParentDir), "{path:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// What the fuzzer begins with.
+    #[test]
+    fn frames_of_every_kind_are_read() {
+        let packet = [&[1, 0, 0, 0, 20, 0x45, 0, 0, 20][..], &[0; 16]].concat();
+        let put =
+            br#"{"put":{"place":{"status":{"namespace":"shop","name":"../.."}},"content":""}}"#;
+        let length = u32::try_from(put.len()).unwrap().to_be_bytes();
+        let message = [&[2][..], &length, put].concat();
+        for bytes in [&packet[..], &message, &[packet.clone(), message.clone()].concat(), &[9; 40]]
+        {
+            super::fuzz(bytes);
+        }
+    }
+}

@@ -23,6 +23,8 @@ use crate::policy::{connects, from, logged, policy};
 const BACK_WITHIN: Duration = Duration::from_secs(40);
 /// What is dropped does not arrive in this time.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Connections that say nothing: more than are kept of one source.
+const STRANGERS: usize = 200;
 const SIGKILL: i32 = 9;
 /// A port that nobody has.
 const SPOOFED_PORT: u16 = 7777;
@@ -91,7 +93,9 @@ fn a_machine_joins_another() {
     let joined = home.beside("joined");
     let relay = Relay::start();
     let token = create(&home, &["--address", &relay.address.to_string()]);
-    relay.lead_to(&field(&create(&home, &["--node", "node-9"]), "address"));
+    let address = field(&create(&home, &["--node", "node-9"]), "address");
+    relay.lead_to(&address);
+    let _strangers: Vec<TcpStream> = (0..STRANGERS).map(|_| connected(&address)).collect();
     what_is_no_token_is_refused(&home, &joined, &token);
     let said = join(&joined, &token);
     assert!(said.status.success(), "ambit join: {}", said.err);
@@ -109,6 +113,10 @@ fn a_machine_joins_another() {
     a_deleted_node_is_gone(&home, &joined);
     joined.down();
     home.down();
+}
+
+fn connected(address: &str) -> TcpStream {
+    TcpStream::connect(address).expect("home listens")
 }
 
 /// Makes a token, which nobody but the command's user reads.

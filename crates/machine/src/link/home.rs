@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use ambit_net::accept::{self, Admitted, Listener};
+use ambit_net::admission::{Admission, Bound, Bounds, Owner};
 use ambit_net::netlink::{Route, RouteSocket};
 use ambit_net::socket::normalise;
 use ambit_net::tun::Tun;
@@ -18,9 +20,8 @@ use ambit_tls::service::ServiceAcceptor;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Notify, OwnedMutexGuard, mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::entry::{self, Credential, Entry, Place};
 use super::filter::{Filter, Way};
@@ -31,7 +32,7 @@ use super::ready::show_ready;
 use super::session::{Ended, MESSAGES_MAX, Session};
 use super::{report, share};
 use crate::accepting::ACCEPT_PAUSE;
-use crate::addresses::{NodeNetwork, POD_PREFIX};
+use crate::addresses::{NODES_MAX, NodeNetwork, POD_PREFIX};
 use crate::client::{Client, ClientError};
 use crate::join::Proof;
 use crate::layout::Layout;
@@ -39,8 +40,12 @@ use crate::node::network::{host, set_parameters, with_prefix};
 use crate::record::Record;
 use crate::registry::{Mirror, Watch};
 
-/// Connections that have not proven themselves yet; others wait.
-const GREETINGS_MAX: usize = 64;
+/// Connections that have not proven themselves yet, in total and of one source: a strange one
+/// makes room for others.
+const STRANGERS: Bound = Bound { total: 256, each: 64 };
+/// Connections of joined machines, in total and of one node, which has a second one for the moment
+/// in which it replaces the first.
+const KNOWN: Bound = Bound { total: 2 * NODES_MAX as usize, each: 2 };
 /// How long one may take to prove itself.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a machine whose node was deleted has to hear of it.
@@ -118,6 +123,7 @@ pub(super) async fn run(layout: Layout, socket: OwnedFd) -> anyhow::Result<std::
     let listener = TcpListener::from(socket);
     listener.set_nonblocking(true).context("use the socket")?;
     let listener = tokio::net::TcpListener::from_std(listener).context("use the socket")?;
+    let listener = Listener::Tcp(listener);
     let acceptor = Identity::read(&layout)?.acceptor()?;
     let own = Record::read(&layout)?.nodes;
     route(&own).context("route between the fabric and other machines")?;
@@ -143,7 +149,7 @@ pub(super) async fn run(layout: Layout, socket: OwnedFd) -> anyhow::Result<std::
     };
     tokio::select! {
         error = following => Err(error.into()),
-        () = accept(&home, &listener, &acceptor) => unreachable!("it accepts for ever"),
+        () = accept_all(&home, &listener, &acceptor) => unreachable!("it accepts for ever"),
     }
 }
 
@@ -181,29 +187,25 @@ fn route(own: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn accept(home: &Arc<Home>, listener: &tokio::net::TcpListener, acceptor: &ServiceAcceptor) {
-    let room = Arc::new(Semaphore::new(GREETINGS_MAX));
+async fn accept_all(home: &Arc<Home>, listener: &Listener, acceptor: &ServiceAcceptor) {
+    let bounds = Bounds { silent: STRANGERS, proven: KNOWN, proof_within: GREETING_TIMEOUT };
+    let admission = Admission::new("join", bounds);
     loop {
-        let held = Arc::clone(&room).acquire_owned().await.expect("nobody closes it");
-        let (stream, peer) = match listener.accept().await {
-            Ok((stream, peer)) => (stream, normalise(peer)),
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a machine that joins; waiting");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let (home, acceptor) = (Arc::clone(home), acceptor.clone());
+        let stream = accept::next(listener, &admission).await;
+        let Some(peer) = stream.remote().map(normalise) else { continue };
+        let (home, acceptor, proof) = (Arc::clone(home), acceptor.clone(), stream.proof());
         tokio::spawn(async move {
-            let greeted = timeout(GREETING_TIMEOUT, greet(&home, stream, &acceptor)).await;
-            drop(held);
-            match greeted {
-                Ok(Ok((stream, node))) => serve(&home, stream, node, peer).await,
-                Ok(Err(error)) => {
-                    let error = format!("{error:#}");
-                    tracing::warn!(%peer, error, "a machine is not taken");
+            match greet(&home, stream, &acceptor).await {
+                Ok((stream, node)) => {
+                    proof.prove(Owner::Named(node.name().into()));
+                    serve(&home, stream, node, peer).await;
                 }
-                Err(_elapsed) => tracing::warn!(%peer, "a machine said too little in time"),
+                Err(error) => {
+                    if ambit_log::STRANGERS.admits(Instant::now().into_std()) {
+                        let error = format!("{error:#}");
+                        tracing::warn!(%peer, error, "a machine is not taken");
+                    }
+                }
             }
         });
     }
@@ -212,10 +214,9 @@ async fn accept(home: &Arc<Home>, listener: &tokio::net::TcpListener, acceptor: 
 /// Finds out who connects, or refuses it.
 async fn greet(
     home: &Home,
-    stream: TcpStream,
+    stream: Admitted,
     acceptor: &ServiceAcceptor,
-) -> anyhow::Result<(ServerStream<TcpStream>, NodeNetwork)> {
-    stream.set_nodelay(true)?;
+) -> anyhow::Result<(ServerStream<Admitted>, NodeNetwork)> {
     let (mut stream, _) = acceptor.accept(stream).await?;
     let hello = match frame::read(&mut stream, Limits::GREETING).await? {
         Frame::Message(Message::Hello(hello)) => hello,
@@ -243,13 +244,13 @@ async fn greet(
     }
 }
 
-async fn refuse(stream: &mut ServerStream<TcpStream>, reason: String) -> std::io::Result<()> {
+async fn refuse(stream: &mut ServerStream<Admitted>, reason: String) -> std::io::Result<()> {
     frame::write_message(stream, &Message::Refused { reason }).await?;
     stream.shutdown().await
 }
 
 /// Carries a session to its end, and says how the link is.
-async fn serve(home: &Home, stream: ServerStream<TcpStream>, node: NodeNetwork, peer: SocketAddr) {
+async fn serve(home: &Home, stream: ServerStream<Admitted>, node: NodeNetwork, peer: SocketAddr) {
     let name = node.name();
     let (seat, _taken) = home.take_seat(node).await;
     let peer = peer.to_string();
@@ -285,7 +286,7 @@ fn open_device(node: NodeNetwork) -> anyhow::Result<Tun> {
 
 async fn session(
     home: &Home,
-    mut stream: ServerStream<TcpStream>,
+    mut stream: ServerStream<Admitted>,
     node: NodeNetwork,
     tun: &Tun,
 ) -> Ended {
@@ -349,8 +350,10 @@ fn put(home: &Home, node: NodeNetwork, entry: &Entry) -> Result<bool, Ended> {
             written.map(|()| true).map_err(|source| Ended::File { path, source })
         }
         (Err(error), _) => {
-            let (node, place) = (node.name(), &entry.place);
-            tracing::warn!(node, ?place, %error, "a report is not taken");
+            if ambit_log::KNOWN.admits(Instant::now().into_std()) {
+                let (node, place) = (node.name(), &entry.place);
+                tracing::warn!(node, ?place, %error, "a report is not taken");
+            }
             Ok(false)
         }
         (Ok(_), None) => Ok(false),
