@@ -80,6 +80,7 @@ impl NodeCredentials {
                 let error = error_chain(&error);
                 tracing::error!(%node, error, "token of a removed node stays");
             }
+            self.remove_others(node, &[]);
         }
         for node in &nodes {
             if let Err(error) = self.write(node, now) {

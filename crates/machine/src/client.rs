@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::command::{
     Apply, Captured, CreateToken, Delete, Diff, Difference, Expected, Kill, NoteLink, Refusal,
-    Restart, Scale, StartCapture,
+    Restart, Scale, Seated, StartCapture,
 };
 use crate::egress::Egress;
 use crate::image::ImageMap;
@@ -322,20 +322,19 @@ impl Client {
         self.order("/token/create", &CreateToken { node, ttl_seconds, address }).await
     }
 
-    /// Asks whether a machine may join; its node.
-    pub(crate) async fn admit(&self, proof: &Proof) -> Result<String, ClientError> {
+    /// Asks whether a machine may join.
+    pub(crate) async fn admit(&self, proof: &Proof) -> Result<Seated, ClientError> {
         self.order("/link/admit", proof).await
     }
 
+    /// Asks whether a machine that was taken still has its node.
+    pub(crate) async fn holds(&self, seated: &Seated) -> Result<bool, ClientError> {
+        self.order("/link/holds", seated).await
+    }
+
     /// Says how the link of a node is; without a reason it works.
-    pub(crate) async fn note_link(
-        &self,
-        node: &str,
-        peer: &str,
-        reason: Option<String>,
-    ) -> Result<(), ClientError> {
-        let (node, peer) = (node.to_owned(), peer.to_owned());
-        self.order("/link/note", &NoteLink { node, peer, reason }).await
+    pub(crate) async fn note_link(&self, note: &NoteLink) -> Result<(), ClientError> {
+        self.order("/link/note", note).await
     }
 
     /// Sends a signal to one of the machine's programs, by its name in [`RoleInfo`].

@@ -106,12 +106,25 @@ pub(crate) struct CreateToken {
     pub(crate) address: Option<SocketAddr>,
 }
 
+/// A machine that home has taken; `/link/holds` asks whether it still has its node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Seated {
+    /// The node.
+    pub(crate) node: String,
+    /// Which of all machines that joined it is.
+    pub(crate) number: u64,
+}
+
 /// `/link/note`: how the link of a node is.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct NoteLink {
     /// The node.
     pub(crate) node: String,
+    /// Which of the machines that joined says it, if it is one of them: only the one that has the
+    /// node now is heard.
+    pub(crate) number: Option<u64>,
     /// The other end.
     pub(crate) peer: String,
     /// Why it does not work; none if it does.

@@ -35,6 +35,10 @@ pub struct UpConfig {
     pub node_labels: NodeLabels,
     /// Directories of the host that pods may write, by volumes of type hostPath.
     pub host_paths: Vec<HostPath>,
+    /// Whether pods are of another user's choice: they run images of the store and parts of the
+    /// shipped binary, and see nothing of the host's files but `host_paths`.
+    #[serde(default)]
+    pub confined: bool,
     /// Whether limits of containers hold.
     pub limits: bool,
     /// What of the outside pods may reach; nothing without.

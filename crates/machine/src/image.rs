@@ -174,6 +174,24 @@ pub fn command_line(
     Ok(line)
 }
 
+/// Whether a container without a root of its own runs what this machine's user has said with
+/// `--image`, or a part of the shipped binary, and not a program that its manifest chooses.
+pub(crate) fn is_users_choice(
+    image: &str,
+    command: &[String],
+    args: &[String],
+    images: &ImageMap,
+) -> bool {
+    let is_own = |line: Vec<String>| {
+        let name = line.first().map(String::as_str);
+        name.is_some_and(|name| PROGRAM_NAMES.contains(&name))
+    };
+    if !command.is_empty() {
+        return gunicorn(image, command, args, images).is_some();
+    }
+    images.meaning(image).is_some() || built_in_entry_point(image, args).is_ok_and(is_own)
+}
+
 /// The command line of a container whose manifest has no `command`: `args` replace the image's own.
 fn own_command_line(
     image: &str,

@@ -112,7 +112,10 @@ async fn live(config: UpConfig, way_out: Option<OwnedFd>) -> anyhow::Result<()> 
     server::listen(&machine)?;
     exec::listen(&machine)?;
     publish::listen(&machine)?;
-    kubernetes_api::listen(&machine)?;
+    // Home has the objects of a machine that joined, and decides about them.
+    if !config.is_joined() {
+        kubernetes_api::listen(&machine)?;
+    }
     if let Some(socket) = way_out {
         egress::open(&machine, socket).context("open the way out")?;
     }
@@ -208,6 +211,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
         mesh: config.mesh,
         images: config.images.clone(),
         host_paths: config.host_paths.clone(),
+        confined: config.confined,
         cgroups,
         egress: config.egress.clone(),
         binary: config.binary.clone(),
@@ -395,6 +399,9 @@ async fn follow_home(machine: Arc<Machine>, mut watch: Watch) -> Result<(), Watc
 
 /// Decides again and again how many pods autoscalers want, for ever.
 async fn run_autoscaler(machine: Arc<Machine>) {
+    if matches!(machine.position, Position::Joined { .. }) {
+        return std::future::pending().await;
+    }
     let (start, mut autoscaler) = (Instant::now(), Autoscaler::default());
     loop {
         sleep(autoscale::INTERVAL).await;

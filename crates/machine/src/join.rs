@@ -6,7 +6,7 @@
 mod token;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ambit_image::Digest;
 use serde::{Deserialize, Serialize};
@@ -69,18 +69,53 @@ pub(crate) struct Proof {
     pub(crate) key: String,
 }
 
+impl Proof {
+    /// Whether both are as [`new_secret`] makes them: nobody is known by less.
+    pub(crate) fn is_whole(&self) -> bool {
+        let is_secret = |text: &str| {
+            text.len() == 2 * SECRET_SIZE_BYTES && text.bytes().all(|it| it.is_ascii_hexdigit())
+        };
+        is_secret(&self.secret) && is_secret(&self.key)
+    }
+}
+
+/// A moment, by a clock that nobody sets and by one that goes on while the computer sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    steady: Instant,
+    clock: SystemTime,
+}
+
+impl Moment {
+    /// This one.
+    pub(crate) fn now() -> Self {
+        Self { steady: Instant::now(), clock: SystemTime::now() }
+    }
+
+    fn after(self, time: Duration) -> Self {
+        Self { steady: self.steady + time, clock: self.clock + time }
+    }
+
+    /// Whether either clock says that it is over.
+    fn is_over(self, now: Self) -> bool {
+        self.steady <= now.steady || self.clock <= now.clock
+    }
+}
+
 /// A node that joined.
 #[derive(Debug)]
 struct Joined {
+    /// Which of all that joined it is: a later one may have the same node.
+    number: u64,
     key: Digest,
     link: LinkInfo,
 }
 
 /// A token that nobody has used.
-#[derive(Debug)]
-struct Open {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
     secret: Digest,
-    ends: Instant,
+    ends: Moment,
 }
 
 /// Tokens and joined nodes, by the nodes' numbers.
@@ -88,14 +123,18 @@ struct Open {
 pub(crate) struct Joins {
     open: BTreeMap<u8, Open>,
     joined: BTreeMap<u8, Joined>,
+    /// How many have joined.
+    count: u64,
 }
 
 /// Who was taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) node: NodeNetwork,
-    /// It was not there before.
-    pub(crate) is_new: bool,
+    /// Which of all that joined it is.
+    pub(crate) number: u64,
+    /// The token that it has used, if it was not there before.
+    pub(crate) token: Option<Open>,
 }
 
 impl Joins {
@@ -107,9 +146,9 @@ impl Joins {
         wanted: Option<&str>,
         own: usize,
         ttl: Duration,
-        now: Instant,
+        now: Moment,
     ) -> Result<(NodeNetwork, String), TokenRefused> {
-        self.open.retain(|_, open| open.ends > now);
+        self.open.retain(|_, open| !open.ends.is_over(now));
         let is_free = |number: &u8| usize::from(*number) > own && !self.joined.contains_key(number);
         let number = match wanted {
             None => (1..=NODES_MAX)
@@ -122,31 +161,44 @@ impl Joins {
             }
         };
         let secret = new_secret();
-        let open = Open { secret: Digest::of(secret.as_bytes()), ends: now + ttl };
+        let open = Open { secret: Digest::of(secret.as_bytes()), ends: now.after(ttl) };
         self.open.insert(number, open);
         Ok((NodeNetwork::new(number), secret))
     }
 
     /// Takes a machine: by its key from the second time on, and by a token the first time, which is
     /// of no use from then on.
-    pub(crate) fn admit(&mut self, proof: &Proof, now: Instant) -> Result<Taken, JoinRefused> {
+    pub(crate) fn admit(&mut self, proof: &Proof, now: Moment) -> Result<Taken, JoinRefused> {
         let of = |secret: &str| Digest::of(secret.as_bytes());
         let (secret, key) = (of(&proof.secret), of(&proof.key));
-        self.open.retain(|_, open| open.ends > now);
-        if let Some((number, _)) = self.joined.iter().find(|(_, it)| it.key == key) {
-            return Ok(Taken { node: NodeNetwork::new(*number), is_new: false });
+        self.open.retain(|_, open| !open.ends.is_over(now));
+        if let Some((node, it)) = self.joined.iter().find(|(_, it)| it.key == key) {
+            return Ok(Taken { node: NodeNetwork::new(*node), number: it.number, token: None });
         }
         let found = self.open.iter().find(|(_, open)| open.secret == secret);
-        let number = *found.ok_or(JoinRefused::Unknown)?.0;
-        self.open.remove(&number);
+        let node = *found.ok_or(JoinRefused::Unknown)?.0;
+        let token = self.open.remove(&node);
         let link = LinkInfo {
             connected: false,
             peer: String::new(),
             since: String::new(),
             reason: "it has not connected yet".to_owned(),
         };
-        self.joined.insert(number, Joined { key, link });
-        Ok(Taken { node: NodeNetwork::new(number), is_new: true })
+        self.count += 1;
+        let number = self.count;
+        self.joined.insert(node, Joined { number, key, link });
+        Ok(Taken { node: NodeNetwork::new(node), number, token })
+    }
+
+    /// Undoes what [`Self::admit`] did: the token can be used again.
+    pub(crate) fn give_back(&mut self, node: NodeNetwork, token: Open) {
+        self.joined.remove(&node.number());
+        self.open.insert(node.number(), token);
+    }
+
+    /// Whether the machine that was taken with this number still has the node.
+    pub(crate) fn holds(&self, node: NodeNetwork, number: u64) -> bool {
+        self.joined.get(&node.number()).is_some_and(|joined| joined.number == number)
     }
 
     /// Forgets a node, and the key of its machine; whether there was one.
@@ -157,7 +209,10 @@ impl Joins {
     /// Notes how the link of a node is; whether it is a joined node and that is new.
     pub(crate) fn note(&mut self, node: NodeNetwork, link: LinkInfo) -> bool {
         let Some(joined) = self.joined.get_mut(&node.number()) else { return false };
-        let same = |it: &LinkInfo| (it.connected, it.peer.clone(), it.reason.clone());
+        // Each connection of the same computer has another port.
+        let host =
+            |peer: &str| peer.rsplit_once(':').map_or_else(String::new, |it| it.0.to_owned());
+        let same = |it: &LinkInfo| (it.connected, host(&it.peer), it.reason.clone());
         let is_new = same(&joined.link) != same(&link);
         if is_new {
             joined.link = link;
@@ -186,40 +241,83 @@ mod tests {
         Proof { secret: secret.to_owned(), key: key.to_owned() }
     }
 
-    fn taken(number: u8, is_new: bool) -> Result<Taken, JoinRefused> {
-        Ok(Taken { node: NodeNetwork::new(number), is_new })
+    /// Which node, which of all, and whether it is new.
+    fn admitted(
+        joins: &mut Joins,
+        secret: &str,
+        key: &str,
+        now: Moment,
+    ) -> Result<(String, u64, bool), JoinRefused> {
+        let taken = joins.admit(&proof(secret, key), now)?;
+        Ok((taken.node.name(), taken.number, taken.token.is_some()))
+    }
+
+    fn taken(node: &str, number: u64, is_new: bool) -> Result<(String, u64, bool), JoinRefused> {
+        Ok((node.to_owned(), number, is_new))
     }
 
     #[test]
     fn a_token_takes_one_machine_once() {
-        let (mut joins, now) = (Joins::default(), Instant::now());
+        let (mut joins, now) = (Joins::default(), Moment::now());
         let (node, secret) = joins.open(None, 2, HOUR, now).expect("a token");
         assert_eq!(node, NodeNetwork::new(3));
-        let mut admit = |secret: &str, key: &str| joins.admit(&proof(secret, key), now);
+        let mut admit = |secret: &str, key: &str| admitted(&mut joins, secret, key, now);
         assert_eq!(admit("other", "key"), Err(JoinRefused::Unknown));
         assert_eq!(admit("", ""), Err(JoinRefused::Unknown));
-        assert_eq!(admit(&secret, "key"), taken(3, true));
-        assert_eq!(admit(&secret, "key"), taken(3, false), "home's answer was lost");
-        assert_eq!(admit("anything", "key"), taken(3, false), "its key proves it");
+        assert_eq!(admit(&secret, "key"), taken("node-3", 1, true));
+        assert_eq!(admit(&secret, "key"), taken("node-3", 1, false), "home's answer was lost");
+        assert_eq!(admit("anything", "key"), taken("node-3", 1, false), "its key proves it");
         assert_eq!(admit(&secret, "another"), Err(JoinRefused::Unknown), "it was used");
     }
 
     #[test]
     fn a_token_ends_and_a_key_does_not() {
-        let (mut joins, now) = (Joins::default(), Instant::now());
+        let (mut joins, now) = (Joins::default(), Moment::now());
         let (_, late) = joins.open(None, 1, HOUR, now).expect("a token");
         let (_, secret) = joins.open(None, 1, 2 * HOUR, now).expect("a token");
-        let later = now + HOUR;
-        assert_eq!(joins.admit(&proof(&late, "a"), later), Err(JoinRefused::Unknown));
-        assert_eq!(joins.admit(&proof(&secret, "b"), later), taken(3, true));
-        assert_eq!(joins.admit(&proof("", "b"), later + 100 * HOUR), taken(3, false));
-        assert!(joins.forget(NodeNetwork::new(3)) && !joins.forget(NodeNetwork::new(3)));
-        assert_eq!(joins.admit(&proof(&secret, "b"), later), Err(JoinRefused::Unknown));
+        let later = now.after(HOUR);
+        assert_eq!(admitted(&mut joins, &late, "a", later), Err(JoinRefused::Unknown));
+        assert_eq!(admitted(&mut joins, &secret, "b", later), taken("node-3", 1, true));
+        let much_later = later.after(100 * HOUR);
+        assert_eq!(admitted(&mut joins, "", "b", much_later), taken("node-3", 1, false));
+        let node = NodeNetwork::new(3);
+        assert!(joins.holds(node, 1) && joins.forget(node));
+        assert!(!joins.holds(node, 1) && !joins.forget(node));
+        assert_eq!(admitted(&mut joins, &secret, "b", later), Err(JoinRefused::Unknown));
+    }
+
+    #[test]
+    fn a_token_ends_while_the_computer_sleeps() {
+        let (mut joins, now) = (Joins::default(), Moment::now());
+        let (_, secret) = joins.open(None, 1, HOUR, now).expect("a token");
+        let woken = Moment { clock: now.clock + HOUR, ..now };
+        assert_eq!(admitted(&mut joins, &secret, "a", woken), Err(JoinRefused::Unknown));
+    }
+
+    #[test]
+    fn a_machine_that_cannot_be_kept_keeps_its_token() {
+        let (mut joins, now) = (Joins::default(), Moment::now());
+        let (node, secret) = joins.open(None, 1, HOUR, now).expect("a token");
+        let taken = joins.admit(&proof(&secret, "a"), now).expect("taken");
+        joins.give_back(node, taken.token.expect("it is new"));
+        assert!(!joins.holds(node, taken.number));
+        let again = joins.admit(&proof(&secret, "a"), now).expect("taken");
+        assert!(joins.holds(node, again.number) && again.number != taken.number);
+    }
+
+    #[test]
+    fn a_proof_is_two_secrets() {
+        let (one, other) = (new_secret(), new_secret());
+        assert!(proof(&one, &other).is_whole());
+        let long = format!("{one}0");
+        for wrong in ["", "key", &one[1..], &long, &one.replace(|_| true, "x")] {
+            assert!(!proof(&one, wrong).is_whole() && !proof(wrong, &one).is_whole(), "{wrong}");
+        }
     }
 
     #[test]
     fn each_node_is_given_once() {
-        let (mut joins, now) = (Joins::default(), Instant::now());
+        let (mut joins, now) = (Joins::default(), Moment::now());
         let mut open = |wanted: Option<&str>| {
             joins
                 .open(wanted, 2, HOUR, now)
@@ -237,18 +335,19 @@ mod tests {
         }
         assert!(open(None).expect_err("all are given").contains("at most 200 nodes"));
         let (_, secret) = joins.open(Some("node-9"), 2, HOUR, now).expect("a token");
-        assert_eq!(joins.admit(&proof(&secret, "k"), now), taken(9, true));
+        assert_eq!(admitted(&mut joins, &secret, "k", now), taken("node-9", 1, true));
         let refused = joins.open(Some("node-9"), 2, HOUR, now);
         assert_eq!(refused, Err(TokenRefused::Taken("node-9".to_owned())));
     }
 
     #[test]
     fn what_is_new_of_a_link_is_noted() {
-        let (mut joins, now) = (Joins::default(), Instant::now());
+        let (mut joins, now) = (Joins::default(), Moment::now());
         let (node, secret) = joins.open(None, 2, HOUR, now).expect("a token");
         let link = |connected, since: &str| LinkInfo {
             connected,
-            peer: "192.0.2.1:5".to_owned(),
+            // Each connection comes from another port.
+            peer: format!("192.0.2.1:{since}"),
             since: since.to_owned(),
             reason: String::new(),
         };

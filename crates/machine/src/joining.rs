@@ -4,18 +4,20 @@
 //! a connection: the link is another process.
 
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::addresses::NodeNetwork;
+use crate::command::{NoteLink, Seated};
 use crate::fabric::{self, FabricError};
-use crate::join::{JoinRefused, JoinToken, LinkInfo, Proof, TokenRefused};
+use crate::join::{JoinRefused, JoinToken, LinkInfo, Moment, Proof, Taken, TokenRefused};
 use crate::objects::{Kind, ObjectRef, StoreError, joined_node_object, node_readiness};
 use crate::registry::timestamp;
 use crate::state::{Machine, Position};
 
+/// Most characters of a reason that are kept: the other end may have written it.
+const REASON_LENGTH_MAX: usize = 256;
 /// The longest that a token can be used.
 const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -68,27 +70,37 @@ pub(super) fn create_token(
     if address.ip().is_unspecified() || address.port() == 0 {
         return Err(JoiningError::Address(address));
     }
+    machine.forget_deleted_nodes();
     let own = machine.record.nodes.len();
-    let (node, secret) = machine.joins().open(node, own, ttl, Instant::now())?;
+    let (node, secret) = machine.joins().open(node, own, ttl, Moment::now())?;
     tracing::info!(node = node.name(), ttl_seconds, "a token is made");
     Ok(JoinToken::new(node, machine.record.mesh, address, root.clone(), secret))
 }
 
-/// Takes a machine that proves itself; the name of its node.
-pub(super) fn admit(machine: &Machine, proof: &Proof) -> Result<String, JoiningError> {
+/// Takes a machine that proves itself.
+pub(super) fn admit(machine: &Machine, proof: &Proof) -> Result<Seated, JoiningError> {
+    if !proof.is_whole() {
+        return Err(JoinRefused::Unknown.into());
+    }
     machine.forget_deleted_nodes();
     let mut objects = machine.objects();
-    let taken = machine.joins().admit(proof, Instant::now())?;
-    if taken.is_new {
-        let added = add(machine, &mut objects, taken.node);
-        if added.is_err() {
-            machine.joins().forget(taken.node);
+    let Taken { node, number, token } = machine.joins().admit(proof, Moment::now())?;
+    if let Some(token) = token {
+        if let Err(error) = add(machine, &mut objects, node) {
+            machine.joins().give_back(node, token);
+            lead_no_more(machine, node);
+            return Err(error);
         }
-        added?;
         machine.changed.notify_one();
-        tracing::info!(node = taken.node.name(), "a machine joined");
+        tracing::info!(node = node.name(), "a machine joined");
     }
-    Ok(taken.node.name())
+    Ok(Seated { node: node.name(), number })
+}
+
+/// Whether a machine that was taken still has its node.
+pub(super) fn holds(machine: &Machine, Seated { node, number }: &Seated) -> bool {
+    machine.forget_deleted_nodes();
+    NodeNetwork::of_name(node).is_some_and(|node| machine.joins().holds(node, *number))
 }
 
 fn add(
@@ -103,35 +115,40 @@ fn add(
 }
 
 /// Notes how the link of a node is, here and in its object.
-pub(super) fn note(
-    machine: &Machine,
-    node: &str,
-    peer: String,
-    reason: Option<String>,
-) -> Result<(), JoiningError> {
-    let link = LinkInfo {
-        connected: reason.is_none(),
-        peer,
-        since: timestamp(),
-        reason: reason.unwrap_or_default(),
-    };
+pub(super) fn note(machine: &Machine, note: NoteLink) -> Result<(), JoiningError> {
+    let NoteLink { node, number, peer, reason } = note;
+    let connected = reason.is_none();
+    let reason = reason.unwrap_or_default().chars().take(REASON_LENGTH_MAX).collect();
+    let link = LinkInfo { connected, peer, since: timestamp(), reason };
     if let Position::Joined { link: own, .. } = &machine.position {
         *own.lock().expect("nothing panics while it holds the lock") = Some(link);
         return Ok(());
     }
-    let Some(network) = NodeNetwork::of_name(node) else { return Ok(()) };
+    let Some(network) = NodeNetwork::of_name(&node) else { return Ok(()) };
+    if let Some(number) = number
+        && !holds(machine, &Seated { node: node.clone(), number })
+    {
+        return Err(JoinRefused::Unknown.into());
+    }
     let mut objects = machine.objects();
     let why_not = Some(link.reason.clone()).filter(|_| !link.connected);
     if !machine.joins().note(network, link) {
         return Ok(());
     }
-    let object = ObjectRef::new(Kind::Node, None, node);
+    let object = ObjectRef::new(Kind::Node, None, &node);
     let Some(mut value) = objects.store.object(&object).cloned() else { return Ok(()) };
     value["status"]["conditions"] = serde_json::json!([node_readiness(why_not.as_deref())]);
     objects.store.write(object, value, &timestamp())?;
     drop(objects);
     machine.changed.notify_one();
     Ok(())
+}
+
+fn lead_no_more(machine: &Machine, node: NodeNetwork) {
+    if let Err(error) = fabric::lead_no_more(&machine.members, node) {
+        let error = format!("{:#}", anyhow::Error::new(error));
+        tracing::error!(error, "the way to a deleted node stays");
+    }
 }
 
 impl Machine {
@@ -147,9 +164,12 @@ impl Machine {
         for node in gone {
             joins.forget(node);
             tracing::info!(node = node.name(), "a node that joined was deleted");
-            if let Err(error) = fabric::lead_no_more(&self.members, node) {
-                let error = format!("{:#}", anyhow::Error::new(error));
-                tracing::error!(error, "the way to a deleted node stays");
+            lead_no_more(self, node);
+            // The next computer with this name is another one.
+            if let Err(error) = fs::remove_dir_all(self.layout.node(&node.name()))
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::error!(%error, node = node.name(), "credentials of a node stay");
             }
             let statuses = objects.reported.statuses();
             for ((namespace, name), _) in statuses.filter(|(_, it)| it.node == node.name()) {

@@ -18,6 +18,7 @@ mod ready;
 mod report;
 mod session;
 mod share;
+mod word;
 
 use std::ffi::OsString;
 use std::io;
@@ -102,6 +103,7 @@ pub fn fuzz(bytes: &[u8]) {
                     // Home has no pod.
                     let mirror = crate::registry::Mirror::new(&layout);
                     assert!(report::taken(&entry, node, &mirror).is_err(), "{entry:?}");
+                    let _judged = word::heard(&entry, node);
                 }
                 frame::Frame::Message(frame::Message::Remove(place)) => fuzz_place(&place, &layout),
                 frame::Frame::Message(_) => {}

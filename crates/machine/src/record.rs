@@ -44,6 +44,9 @@ pub struct Record {
     /// Directories of the host that pods may write.
     #[serde(default)]
     pub host_paths: Vec<HostPath>,
+    /// Pods run no programs of the host, and see of its files only these directories.
+    #[serde(default)]
+    pub confined: bool,
     /// Its control groups, where limits of containers hold.
     #[serde(default)]
     pub cgroups: Cgroups,

@@ -137,10 +137,8 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
             to_json(&joining::create_token(machine, node.as_deref(), ttl_seconds, address)?)
         }
         "/link/admit" => to_json(&joining::admit(machine, &parse(&body)?)?),
-        "/link/note" => {
-            let NoteLink { node, peer, reason } = parse(&body)?;
-            to_json(&joining::note(machine, &node, peer, reason)?)
-        }
+        "/link/holds" => to_json(&joining::holds(machine, &parse(&body)?)),
+        "/link/note" => to_json(&joining::note(machine, parse::<NoteLink>(&body)?)?),
         "/kill" => kill(machine, &parse(&body)?),
         "/capture/start" => start_capture(machine, &parse(&body)?),
         "/capture/stop" => stop_capture(machine),

@@ -23,6 +23,11 @@ pub(crate) struct JoinArgs {
     /// it.
     #[arg(long)]
     pub(crate) detach: bool,
+    /// Lets pods run programs of this computer and read its files, as pods of `ambit up` do. The
+    /// users of the other computer choose which. Without it, pods are images that this computer has
+    /// in its store, and the built-in ones, and see no files but those below --host-path.
+    #[arg(long)]
+    pub(crate) trust_home: bool,
     #[command(flatten)]
     pub(crate) pods: PodArgs,
     #[command(flatten)]

@@ -37,6 +37,7 @@ pub(super) async fn join(args: JoinArgs) -> Result<ExitCode> {
         images: images.commands.clone(),
         node_labels: NodeLabels::default(),
         host_paths: HostPath::all(&args.pods.host_paths)?,
+        confined: !args.trust_home,
         limits: !args.pods.no_limits,
         egress: args.pods.egress.clone(),
         proxies: BTreeMap::new(),

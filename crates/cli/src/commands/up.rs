@@ -205,6 +205,7 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
         images: images.commands.clone(),
         node_labels: NodeLabels::all(&args.node_labels, args.nodes)?,
         host_paths: HostPath::all(&args.pods.host_paths)?,
+        confined: false,
         limits: !args.pods.no_limits,
         egress: args.pods.egress.clone(),
         proxies,

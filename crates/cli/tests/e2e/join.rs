@@ -87,6 +87,28 @@ spec:
       containers: [{name: main, image: 'ambit/sample:1', args: [sleep]}]
 ";
 
+/// Pods that would have what is not home's.
+const FOREIGN: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: program, namespace: app}
+spec:
+  nodeName: node-3
+  containers: [{name: main, image: busybox, command: [cat, /etc/hostname]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: files, namespace: app}
+spec:
+  nodeName: node-3
+  volumes: [{name: etc, hostPath: {path: /etc}}]
+  containers:
+  - name: main
+    image: ambit/sample:1
+    args: [sleep]
+    volumeMounts: [{name: etc, mountPath: /host, readOnly: true}]
+";
+
 #[test]
 fn a_machine_joins_another() {
     let home = Machine::up("home", Mesh::On, &["--join-address", "127.0.0.1:0"]);
@@ -103,6 +125,7 @@ fn a_machine_joins_another() {
     a_token_is_used_once(&home, &token);
     home.apply(FAR);
     are_ready(&home);
+    home_chooses_no_program(&home);
     pods_meet_by_identity(&home, &joined);
     a_policy_holds(&home, &joined);
     secrets_stay_where_they_belong(&home, &joined);
@@ -117,6 +140,17 @@ fn a_machine_joins_another() {
 
 fn connected(address: &str) -> TcpStream {
     TcpStream::connect(address).expect("home listens")
+}
+
+/// Users of home are not those of the joined computer: its programs and files are not theirs.
+fn home_chooses_no_program(home: &Machine) {
+    home.apply(FOREIGN);
+    let said = |pod: &str| home.run(&["get", "pod", pod, "-n", "app", "-o", "json"]);
+    home.wait("both are refused", SETTLE_TIMEOUT, || {
+        said("program").contains("would run a program of the computer that joined")
+            && said("files").contains("pods see nothing of /etc")
+    });
+    home.run(&["delete", "pod/program", "pod/files", "-n", "app"]);
 }
 
 /// Makes a token, which nobody but the command's user reads.

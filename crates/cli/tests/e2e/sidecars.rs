@@ -97,6 +97,7 @@ fn bare(name: &'static str) -> Machine {
         images: ImageMap::default(),
         node_labels: Default::default(),
         host_paths: Vec::new(),
+        confined: false,
         limits: false,
         egress: None,
         proxies: Default::default(),

@@ -667,6 +667,7 @@ mod tests {
             images: ImageMap::default(),
             node_labels: NodeLabels::default(),
             host_paths: Vec::new(),
+            confined: false,
             limits: false,
             egress: None,
             proxies: BTreeMap::new(),

@@ -166,7 +166,7 @@ fn tally(spec: &JobSpec, value: &Value, pods: &[OwnedPod]) -> Tally {
     Tally {
         succeeded: number(succeeded),
         failed: number(failed.count()),
-        restarts: going.map(|pod| pod.restarts).sum(),
+        restarts: going.fold(0, |sum, pod| sum.saturating_add(pod.restarts)),
         done,
     }
 }

@@ -138,9 +138,9 @@ impl Place {
 pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().expect("files lie in directories");
     fs::create_dir_all(directory)?;
-    let name = path.file_name().expect("files have names").to_string_lossy();
-    // Watchers pass over names that begin with a dot.
-    let aside = directory.join(format!(".{name}.link"));
+    // Watchers pass over names that begin with a dot. It is no longer than any name may be, and
+    // only one thread of one process writes here.
+    let aside = directory.join(".link");
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
     file.write_all(content)?;

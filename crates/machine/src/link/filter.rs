@@ -13,6 +13,23 @@ use crate::addresses::{NodeNetwork, is_machine_address, is_service_address};
 const V4_HEADER_BYTES: usize = 20;
 /// Length of an IPv6 header.
 const V6_HEADER_BYTES: usize = 40;
+/// The header of a part of an IPv6 packet, its length, and where in it the part's place is.
+const V6_PART: u8 = 44;
+const V6_PART_BYTES: usize = 8;
+const V6_PART_OFFSET: usize = 0xfff8;
+/// Where in an IPv4 header a part's place is.
+const V4_PART_OFFSET: u16 = 0x1fff;
+/// What may follow the header of IPv6. What is left out: routes, options, and tunnels.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP_V6: u8 = 58;
+const ICMP_V4: u8 = 1;
+const ICMP_HEADER_BYTES: usize = 8;
+/// Messages of ICMP that are about a packet: unreachable, source quench, redirect, time exceeded
+/// and parameter problem (RFC 792).
+const ICMP_V4_ERRORS: [u8; 5] = [3, 4, 5, 11, 12];
+/// Those of ICMPv6 are below (RFC 4443).
+const ICMP_V6_ASKS: u8 = 128;
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +49,17 @@ pub(super) struct Filter {
 impl Filter {
     /// Whether a packet passes.
     pub(super) fn passes(self, packet: &[u8], way: Way) -> bool {
-        let Some((source, destination)) = ends(packet) else { return false };
+        let Some(plain) = plain(packet) else { return false };
+        let back = match way {
+            Way::Home => Way::Joined,
+            Way::Joined => Way::Home,
+        };
+        // An error speaks of a packet that came from where it goes to.
+        let is_about_own = quoted(&plain).is_none_or(|ends| self.is_between(ends, back));
+        self.is_between(plain.ends, way) && is_about_own
+    }
+
+    fn is_between(self, (source, destination): (IpAddr, IpAddr), way: Way) -> bool {
         let (own, other) = match way {
             Way::Home => (source, destination),
             Way::Joined => (destination, source),
@@ -47,23 +74,66 @@ impl Filter {
     }
 }
 
-/// Source and destination of a packet, if it is whole and plain.
+/// A packet that is whole and plain: without options, routes and other headers between that of IP
+/// and what it carries.
+struct Plain<'a> {
+    ends: (IpAddr, IpAddr),
+    protocol: u8,
+    /// It is not the first part of a packet: it begins amid what that carries.
+    is_later_part: bool,
+    payload: &'a [u8],
+}
+
+fn plain(packet: &[u8]) -> Option<Plain<'_>> {
+    let ends = ends(packet)?;
+    if packet[0] >> 4 == 4 {
+        let part = u16::from_be_bytes([packet[6], packet[7]]) & V4_PART_OFFSET;
+        let (protocol, payload) = (packet[9], &packet[V4_HEADER_BYTES..]);
+        return Some(Plain { ends, protocol, is_later_part: part != 0, payload })
+            .filter(|_| length_at(packet, 2) == Some(packet.len()));
+    }
+    let whole = length_at(packet, 4)? + V6_HEADER_BYTES == packet.len();
+    let (mut protocol, mut payload) = (packet[6], &packet[V6_HEADER_BYTES..]);
+    let mut is_later_part = false;
+    if protocol == V6_PART {
+        protocol = *payload.first()?;
+        is_later_part = length_at(payload, 2)? & V6_PART_OFFSET != 0;
+        payload = payload.get(V6_PART_BYTES..)?;
+    }
+    let is_plain = [TCP, UDP, ICMP_V6].contains(&protocol);
+    Some(Plain { ends, protocol, is_later_part, payload }).filter(|_| whole && is_plain)
+}
+
+/// Source and destination of the packet that an ICMP error is about, as far as it is one. One that
+/// cannot be read is from nobody.
+fn quoted(plain: &Plain<'_>) -> Option<(IpAddr, IpAddr)> {
+    let kind = *plain.payload.first().filter(|_| !plain.is_later_part)?;
+    let is_error = match plain.protocol {
+        ICMP_V4 => ICMP_V4_ERRORS.contains(&kind),
+        ICMP_V6 => kind < ICMP_V6_ASKS,
+        _ => false,
+    };
+    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let ends = || ends(plain.payload.get(ICMP_HEADER_BYTES..)?);
+    is_error.then(|| ends().unwrap_or((nobody, nobody)))
+}
+
+fn length_at(bytes: &[u8], at: usize) -> Option<usize> {
+    let bytes = bytes.get(at..at + 2)?;
+    Some(usize::from(u16::from_be_bytes(bytes.try_into().ok()?)))
+}
+
+/// Source and destination of a packet with a header that is there and has no options.
 fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
-    let length =
-        |at: usize| Some(usize::from(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?])));
     match packet.first()? {
-        0x45 if packet.len() >= V4_HEADER_BYTES && length(2)? == packet.len() => {
+        0x45 if packet.len() >= V4_HEADER_BYTES => {
             let address = |at: usize| {
                 let bytes: [u8; 4] = packet[at..at + 4].try_into().ok()?;
                 Some(IpAddr::from(Ipv4Addr::from(bytes)))
             };
             Some((address(12)?, address(16)?))
         }
-        first
-            if first >> 4 == 6
-                && packet.len() >= V6_HEADER_BYTES
-                && length(4)? + V6_HEADER_BYTES == packet.len() =>
-        {
+        first if first >> 4 == 6 && packet.len() >= V6_HEADER_BYTES => {
             let address = |at: usize| {
                 let bytes: [u8; 16] = packet[at..at + 16].try_into().ok()?;
                 Some(IpAddr::from(Ipv6Addr::from(bytes)))
@@ -87,7 +157,7 @@ mod tests {
                 header.extend([0; 8]);
                 header
             }
-            IpAddr::V6(_) => vec![0x60, 0, 0, 0, 0, 0, 6, 64],
+            IpAddr::V6(_) => vec![0x60, 0, 0, 0, 0, 0, TCP, 64],
         };
         for end in ends {
             match end {
@@ -140,6 +210,63 @@ mod tests {
             check(source, destination, Way::Home, passes);
             check(destination, source, Way::Joined, passes);
         }
+    }
+
+    /// A packet of this protocol that carries these bytes.
+    fn carrying(source: &str, destination: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = packet(source, destination);
+        let (header, at) = match packet[0] >> 4 {
+            4 => (V4_HEADER_BYTES, 2),
+            _ => (V6_HEADER_BYTES, 4),
+        };
+        packet.truncate(header);
+        packet[if at == 2 { 9 } else { 6 }] = protocol;
+        packet.extend(payload);
+        let length = if at == 2 { packet.len() } else { payload.len() };
+        packet[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn nothing_lies_between_ip_and_what_it_carries() {
+        let passes = |protocol: u8, payload: &[u8]| {
+            let packet = carrying("fd00:10:244:3::9", "fd00:10:244:1::2", protocol, payload);
+            Filter { node: NodeNetwork::new(3) }.passes(&packet, Way::Home)
+        };
+        for protocol in 0..=255 {
+            let is_plain = [TCP, UDP, ICMP_V6].contains(&protocol);
+            assert_eq!(passes(protocol, &[128; 16]), is_plain, "{protocol}");
+            // A part of a packet, and what it is a part of.
+            let part = [&[protocol, 0, 0, 0][..], &[0; 12]].concat();
+            assert_eq!(passes(V6_PART, &part), is_plain && protocol != ICMP_V6, "{protocol}");
+        }
+        assert!(!passes(V6_PART, &[TCP, 0, 0]), "a part without its header");
+    }
+
+    #[test]
+    fn an_error_is_about_a_packet_that_came_there() {
+        let check = |quoted: (&str, &str), expected: bool| {
+            let error =
+                |kind: u8| [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &packet(quoted.0, quoted.1)].concat();
+            let (from, to, icmp, kind) = match quoted.0.contains(':') {
+                false => ("10.244.3.9", "10.244.1.2", ICMP_V4, 3),
+                true => ("fd00:10:244:3::9", "fd00:10:244:1::2", ICMP_V6, 1),
+            };
+            let passes = |from: &str, to: &str, way: Way, kind: u8| {
+                let packet = carrying(from, to, icmp, &error(kind));
+                Filter { node: NodeNetwork::new(3) }.passes(&packet, way)
+            };
+            assert_eq!(passes(from, to, Way::Home, kind), expected, "{quoted:?}");
+            assert!(passes(from, to, Way::Home, 129), "an answer is no error");
+        };
+        check(("10.244.1.2", "10.244.3.9"), true);
+        check(("172.18.0.2", "10.244.3.7"), true);
+        check(("172.18.0.2", "172.18.0.11"), false);
+        check(("10.244.1.2", "10.244.2.2"), false);
+        check(("fd00:10:244:1::2", "fd00:10:244:3::9"), true);
+        check(("fd00:172:18::2", "fd00:172:18::11"), false);
+        let cut = carrying("10.244.3.9", "10.244.1.2", ICMP_V4, &[3, 0, 0, 0]);
+        assert!(!Filter { node: NodeNetwork::new(3) }.passes(&cut, Way::Home), "about nothing");
     }
 
     #[test]

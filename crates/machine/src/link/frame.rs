@@ -16,6 +16,8 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const PACKET_SIZE_MAX_BYTES: usize = 2048;
 /// Longest message: an object of Kubernetes has at most 1.5 MiB, and more as text in JSON.
 const MESSAGE_SIZE_MAX_BYTES: usize = 4 << 20;
+/// Longest message of a joined machine: reports are short.
+const REPORT_MESSAGE_SIZE_MAX_BYTES: usize = 128 << 10;
 /// Longest message of one who has not proven itself.
 const GREETING_SIZE_MAX_BYTES: usize = 8 << 10;
 
@@ -109,15 +111,18 @@ pub(super) struct Limits {
 impl Limits {
     /// Of one who has not proven itself: a short message.
     pub(super) const GREETING: Self = Self { packet: 0, message: GREETING_SIZE_MAX_BYTES };
-    /// Of one who has.
+    /// Of home, which sends objects.
     pub(super) const SESSION: Self =
         Self { packet: PACKET_SIZE_MAX_BYTES, message: MESSAGE_SIZE_MAX_BYTES };
+    /// Of a joined machine that has proven itself.
+    pub(super) const REPORTS: Self =
+        Self { packet: PACKET_SIZE_MAX_BYTES, message: REPORT_MESSAGE_SIZE_MAX_BYTES };
 }
 
 impl Message {
     /// Whether the other end reads it: an object can be longer than any message.
-    pub(super) fn fits(&self) -> bool {
-        serde_json::to_vec(self).is_ok_and(|body| body.len() <= MESSAGE_SIZE_MAX_BYTES)
+    pub(super) fn fits(&self, limits: Limits) -> bool {
+        serde_json::to_vec(self).is_ok_and(|body| body.len() <= limits.message)
     }
 }
 

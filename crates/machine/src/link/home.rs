@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ use super::{report, share};
 use crate::accepting::ACCEPT_PAUSE;
 use crate::addresses::{NODES_MAX, NodeNetwork, POD_PREFIX};
 use crate::client::{Client, ClientError};
+use crate::command::{NoteLink, Seated};
+use crate::controller::text;
 use crate::join::Proof;
 use crate::layout::Layout;
 use crate::node::network::{host, set_parameters, with_prefix};
@@ -50,6 +52,13 @@ const KNOWN: Bound = Bound { total: 2 * NODES_MAX as usize, each: 2 };
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a machine whose node was deleted has to hear of it.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// A session is not followed by another one of the same node sooner: two computers with the same
+/// key would take turns without end.
+const SESSION_MIN: Duration = Duration::from_secs(1);
+/// How often a session asks whether the machine still has its node.
+const SEAT_INTERVAL: Duration = Duration::from_secs(2);
+/// Changes of the registry that come within it are sent together.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// How often a node's credentials are looked at.
 const CREDENTIALS_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -95,25 +104,72 @@ impl Home {
         }
     }
 
+    /// Changes a file of the registry, and knows it at once: what is judged next must not be judged
+    /// by what was there before.
+    fn change(
+        &self,
+        path: PathBuf,
+        change: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> Result<(), Ended> {
+        let changed = change(&path).map_err(|source| Ended::File { path: path.clone(), source });
+        read(self, &[path]);
+        changed
+    }
+
     /// Says of every pod of a node that it is not ready.
     fn lose(&self, node: &str) {
-        for ((namespace, name), status) in self.mirror().statuses() {
-            if status.node != node {
-                continue;
-            }
-            let path = self.layout.pod_status(namespace, name);
-            if let Err(error) = entry::write(&path, report::lost(status).as_bytes()) {
-                let path = path.display();
-                tracing::error!(%path, %error, "a pod of a lost node stays as it was");
+        let lost: Vec<(PathBuf, String)> = {
+            let mirror = self.mirror();
+            let of_node = mirror.statuses().filter(|(_, status)| status.node == node);
+            let lost = of_node.map(|((namespace, name), status)| {
+                (self.layout.pod_status(namespace, name), report::lost(status))
+            });
+            lost.collect()
+        };
+        // One that is gone is not written again.
+        for (path, text) in lost.into_iter().filter(|(path, _)| path.exists()) {
+            if let Err(error) = self.change(path, |path| entry::write(path, text.as_bytes())) {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                tracing::error!(error, "a pod of a lost node stays as it was");
             }
         }
     }
 
-    /// Tells process 1 how the link of a node is.
-    async fn note(&self, node: &str, peer: &str, reason: Option<String>) {
-        if let Err(error) = self.client.note_link(node, peer, reason).await {
-            let error = format!("{:#}", anyhow::Error::new(error));
-            tracing::error!(node, error, "the machine does not know how a link is");
+    /// Tells process 1 how the link of a node is; whether it is this machine's to say.
+    async fn note(&self, note: NoteLink) -> bool {
+        match self.client.note_link(&note).await {
+            Ok(()) => true,
+            Err(ClientError::Refused { .. }) => false,
+            Err(error) => {
+                let (node, error) = (&note.node, format!("{:#}", anyhow::Error::new(error)));
+                tracing::error!(node, error, "the machine does not know how a link is");
+                true
+            }
+        }
+    }
+
+    /// Waits until a machine that was taken has lost its node.
+    async fn unseated(&self, seated: &Seated) {
+        let mut changes = self.changes.subscribe();
+        loop {
+            if matches!(self.client.holds(seated).await, Ok(false)) {
+                return;
+            }
+            let is_there = |mirror: &Mirror| {
+                mirror.of_plural("nodes").any(|(object, _)| object.name == seated.node)
+            };
+            let deleted = async {
+                while is_there(&self.mirror()) {
+                    // It is sent for as long as this machine lives.
+                    let _changed = changes.changed().await;
+                }
+            };
+            // Where the node is not there yet, or any more, only process 1 knows which.
+            let was_there = is_there(&self.mirror());
+            tokio::select! {
+                () = deleted, if was_there => {}
+                () = sleep(SEAT_INTERVAL) => {}
+            }
         }
     }
 }
@@ -167,7 +223,8 @@ async fn lose_all(home: &Home) {
     };
     for node in nodes {
         home.lose(&node);
-        home.note(&node, "", Some("the link was started again".to_owned())).await;
+        let reason = Some("the link was started again".to_owned());
+        home.note(NoteLink { node, number: None, peer: String::new(), reason }).await;
     }
 }
 
@@ -196,9 +253,9 @@ async fn accept_all(home: &Arc<Home>, listener: &Listener, acceptor: &ServiceAcc
         let (home, acceptor, proof) = (Arc::clone(home), acceptor.clone(), stream.proof());
         tokio::spawn(async move {
             match greet(&home, stream, &acceptor).await {
-                Ok((stream, node)) => {
+                Ok((stream, node, seated)) => {
                     proof.prove(Owner::Named(node.name().into()));
-                    serve(&home, stream, node, peer).await;
+                    serve(&home, stream, node, &seated, peer).await;
                 }
                 Err(error) => {
                     if ambit_log::STRANGERS.admits(Instant::now().into_std()) {
@@ -216,7 +273,7 @@ async fn greet(
     home: &Home,
     stream: Admitted,
     acceptor: &ServiceAcceptor,
-) -> anyhow::Result<(ServerStream<Admitted>, NodeNetwork)> {
+) -> anyhow::Result<(ServerStream<Admitted>, NodeNetwork, Seated)> {
     let (mut stream, _) = acceptor.accept(stream).await?;
     let hello = match frame::read(&mut stream, Limits::GREETING).await? {
         Frame::Message(Message::Hello(hello)) => hello,
@@ -233,14 +290,16 @@ async fn greet(
         Err(ClientError::Refused { reason })
     };
     match admitted {
-        Ok(node) => {
-            let node = NodeNetwork::of_name(&node).context("the machine names no node")?;
-            Ok((stream, node))
+        Ok(seated) => {
+            let node = NodeNetwork::of_name(&seated.node).context("the machine names no node")?;
+            Ok((stream, node, seated))
         }
-        Err(error) => {
+        Err(error @ ClientError::Refused { .. }) => {
             refuse(&mut stream, error.to_string()).await?;
             Err(error.into())
         }
+        // No word of this machine's own troubles to a stranger, who tries again.
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -250,16 +309,29 @@ async fn refuse(stream: &mut ServerStream<Admitted>, reason: String) -> std::io:
 }
 
 /// Carries a session to its end, and says how the link is.
-async fn serve(home: &Home, stream: ServerStream<Admitted>, node: NodeNetwork, peer: SocketAddr) {
-    let name = node.name();
+async fn serve(
+    home: &Home,
+    stream: ServerStream<Admitted>,
+    node: NodeNetwork,
+    seated: &Seated,
+    peer: SocketAddr,
+) {
     let (seat, _taken) = home.take_seat(node).await;
-    let peer = peer.to_string();
+    let (name, peer, started) = (node.name(), peer.to_string(), Instant::now());
+    let note = |reason: Option<String>| {
+        let (node, number) = (name.clone(), Some(seated.number));
+        home.note(NoteLink { node, number, peer: peer.clone(), reason })
+    };
     let ended = match open_device(node) {
         Ok(tun) => {
-            home.note(&name, &peer, None).await;
+            // It may have lost the node while it waited for the seat.
+            if !note(None).await {
+                tracing::warn!(node = name, peer, "the node was deleted before the link began");
+                return;
+            }
             tracing::info!(node = name, peer, "connected");
             tokio::select! {
-                ended = session(home, stream, node, &tun) => ended.to_string(),
+                ended = session(home, stream, node, seated, &tun) => ended.to_string(),
                 () = seat.wanted.notified() => "it has connected again".to_owned(),
             }
         }
@@ -267,7 +339,8 @@ async fn serve(home: &Home, stream: ServerStream<Admitted>, node: NodeNetwork, p
     };
     tracing::warn!(node = name, peer, reason = ended, "the link has ended");
     home.lose(&name);
-    home.note(&name, &peer, Some(ended)).await;
+    note(Some(ended)).await;
+    sleep(SESSION_MIN.saturating_sub(started.elapsed())).await;
 }
 
 /// The device of a node, with the routes to it. It goes with what is returned.
@@ -288,6 +361,7 @@ async fn session(
     home: &Home,
     mut stream: ServerStream<Admitted>,
     node: NodeNetwork,
+    seated: &Seated,
     tun: &Tun,
 ) -> Ended {
     let welcome = Message::Welcome { node: node.name() };
@@ -295,17 +369,35 @@ async fn session(
         frame::write_message(&mut stream, &welcome).await?;
         stream.flush().await
     };
-    if let Err(error) = welcomed.await {
-        return Ended::Frame(error.into());
+    match timeout(GREETING_TIMEOUT, welcomed).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Ended::Frame(error.into()),
+        Err(_elapsed) => return Ended::Unread,
     }
     let (messages, outgoing) = mpsc::channel(MESSAGES_MAX);
-    let session = Session { tun, filter: Filter { node }, incoming: Way::Home };
+    let (filter, limits) = (Filter { node }, Limits::REPORTS);
+    let session = Session { tun, filter, incoming: Way::Home, limits };
     let mut reported = Some(BTreeSet::new());
     let take = |message| take(home, node, message, &mut reported);
+    let sharing = share(home, node, Outbox::new(messages.clone(), Limits::SESSION));
+    let mut carrying = std::pin::pin!(session.carry(stream, outgoing, take));
     tokio::select! {
-        ended = session.carry(stream, outgoing, take) => ended,
-        ended = share(home, node, Outbox::new(messages)) => ended,
+        ended = &mut carrying => return ended,
+        ended = sharing => return ended,
+        () = home.unseated(seated) => {}
     }
+    // It hears of it, if it listens.
+    let farewell = async {
+        let reason = format!("{} was deleted at home", node.name());
+        let _heard = messages.send(Message::Refused { reason }).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        _ = carrying => {}
+        () = farewell => {}
+        () = sleep(FAREWELL) => {}
+    }
+    Ended::Closed("the node was deleted")
 }
 
 /// Takes what a joined machine says of its pods. `reported` has what it has said of since the
@@ -325,18 +417,15 @@ fn take(
             }
             Ok(())
         }
-        Message::Remove(place) => {
-            if report::may_remove(&place, node, &home.mirror()) {
-                remove(home, node, &place)?;
-            }
-            Ok(())
-        }
+        Message::Remove(place) => remove(home, node, &place),
         Message::Whole {} => {
             let Some(reported) = reported.take() else { return Ok(()) };
             remove_unreported(home, node, &reported)
         }
-        Message::Refused { reason } => Err(Ended::Refused(reason)),
-        Message::Alive {} | Message::Hello(_) | Message::Welcome { .. } => Ok(()),
+        Message::Alive {}
+        | Message::Hello(_)
+        | Message::Welcome { .. }
+        | Message::Refused { .. } => Ok(()),
     }
 }
 
@@ -346,23 +435,31 @@ fn put(home: &Home, node: NodeNetwork, entry: &Entry) -> Result<bool, Ended> {
     let path = entry.place.path(&home.layout, &node.name());
     match (taken, path) {
         (Ok(content), Some(path)) => {
-            let written = entry::write(&path, content.as_bytes());
-            written.map(|()| true).map_err(|source| Ended::File { path, source })
+            let is_new = std::fs::read(&path).ok().is_none_or(|old| old != content.as_bytes());
+            if is_new {
+                home.change(path, |path| entry::write(path, content.as_bytes()))?;
+            }
+            Ok(true)
         }
-        (Err(error), _) => {
+        (Err(error), Some(_)) => {
             if ambit_log::KNOWN.admits(Instant::now().into_std()) {
                 let (node, place) = (node.name(), &entry.place);
                 tracing::warn!(node, ?place, %error, "a report is not taken");
             }
             Ok(false)
         }
-        (Ok(_), None) => Ok(false),
+        (_, None) => Ok(false),
     }
 }
 
+/// Removes what is the node's to take back, as it is at this moment.
 fn remove(home: &Home, node: NodeNetwork, place: &Place) -> Result<(), Ended> {
     let Some(path) = place.path(&home.layout, &node.name()) else { return Ok(()) };
-    entry::remove(&path).map_err(|source| Ended::File { path, source })
+    let Ok(content) = std::fs::read_to_string(&path) else { return Ok(()) };
+    if !report::may_remove(place, &content, node, &home.mirror()) {
+        return Ok(());
+    }
+    home.change(path, entry::remove)
 }
 
 /// Pods that the node had and does not report any more are gone.
@@ -387,25 +484,17 @@ fn remove_unreported(
     gone.iter().try_for_each(|place| remove(home, node, place))
 }
 
-/// Sends the node what it needs, for as long as there is the node.
+/// Sends the node what it needs.
 async fn share(home: &Home, node: NodeNetwork, mut outbox: Outbox) -> Ended {
     let name = node.name();
     let mut changes = home.changes.subscribe();
     changes.mark_changed();
-    let (mut was_there, mut kept) = (false, BTreeMap::new());
+    let mut kept = BTreeMap::new();
     loop {
-        let credentials = credentials(&home.layout, &name);
+        let credentials = credentials(home, &name);
         if changes.has_changed().unwrap_or(false) || credentials != kept {
             changes.mark_unchanged();
-            let mut now = {
-                let mirror = home.mirror();
-                let is_there = mirror.of_plural("nodes").any(|(object, _)| object.name == name);
-                if was_there && !is_there {
-                    break;
-                }
-                was_there |= is_there;
-                share::of_node(&mirror, &name)
-            };
+            let mut now = share::of_node(&home.mirror(), &name);
             now.extend(credentials.clone());
             kept = credentials;
             if outbox.bring(now).await.is_err() {
@@ -413,21 +502,26 @@ async fn share(home: &Home, node: NodeNetwork, mut outbox: Outbox) -> Ended {
             }
         }
         tokio::select! {
-            _ = changes.changed() => changes.mark_changed(),
+            _ = changes.changed() => {
+                sleep(TOGETHER).await;
+                changes.mark_changed();
+            }
             () = sleep(CREDENTIALS_INTERVAL) => {}
         }
     }
-    let reason = format!("{name} was deleted at home");
-    let _it_leaves = outbox.say(Message::Refused { reason }).await;
-    // The other end closes the connection, or it is closed here.
-    sleep(FAREWELL).await;
-    Ended::Closed("the node was deleted")
 }
 
-/// What control has written for a node and its waypoints' pods.
-fn credentials(layout: &Layout, node: &str) -> BTreeMap<Place, String> {
-    let of_pods = std::fs::read_dir(layout.waypoint_credentials(node, "")).into_iter().flatten();
-    let pods = of_pods.flatten().filter_map(|it| it.file_name().into_string().ok()).map(Some);
+/// What control has written for a node and the waypoints' pods that it has.
+fn credentials(home: &Home, node: &str) -> BTreeMap<Place, String> {
+    let Home { layout, .. } = home;
+    let pods: Vec<String> = {
+        let mirror = home.mirror();
+        let pods = mirror.of_plural("pods").map(|(_, pod)| pod);
+        let on_node = pods.filter(|pod| text(pod, "/spec/nodeName") == node);
+        let uids = on_node.map(|pod| text(pod, "/metadata/uid").to_owned());
+        uids.filter(|uid| layout.waypoint_credentials(node, uid).exists()).collect()
+    };
+    let pods = pods.into_iter().map(Some);
     let mut found = BTreeMap::new();
     for pod in pods.chain([None]) {
         for file in Credential::ALL {

@@ -20,15 +20,17 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::device::JOINED_LINK;
-use super::entry::{self, Entry, Place};
+use super::entry::{self, Place};
 use super::filter::{Filter, Way};
 use super::frame::{self, Frame, Limits, Message};
 use super::identity::Access;
 use super::outbox::Outbox;
 use super::ready::show_ready;
 use super::session::{Ended, MESSAGES_MAX, Session};
+use super::word;
 use crate::addresses::NodeNetwork;
 use crate::client::Client;
+use crate::command::NoteLink;
 use crate::layout::Layout;
 use crate::registry::{PodStatus, Watch};
 
@@ -40,6 +42,10 @@ const BACK_OFF_FIRST: Duration = Duration::from_millis(200);
 const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 /// A session that held so long starts the waits afresh.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
+
+/// Why home is not believed.
+const UNKNOWN_HOME: &str = "the other end does not prove that it is the machine of the token; if \
+    that was started anew, end this one with `ambit down`, and join with a new token";
 
 /// The joined machine.
 struct Joined {
@@ -72,8 +78,13 @@ pub(super) async fn run(
         let ended = joined.attempt(&socket).await;
         let reason = format!("{ended:#}");
         joined.note(Some(reason.clone())).await;
-        if !joined.access.is_known || ended.is::<NotTaken>() {
+        if !joined.access.is_known {
             return Err(ended);
+        }
+        if ended.is::<NotTaken>() {
+            tracing::error!(reason, "the link has ended for good");
+            // The status says so until the user takes this machine down.
+            return std::future::pending().await;
         }
         tracing::warn!(reason, "the link has ended, connecting again");
         if started.elapsed() >= GOOD_SESSION {
@@ -86,7 +97,10 @@ pub(super) async fn run(
 
 /// Home does not take this machine.
 #[derive(Debug, thiserror::Error)]
-#[error("home does not take this machine: {0}")]
+#[error(
+    "home does not take this machine: {0}; end it with `ambit down`, and join with a new token of \
+     `ambit token create`"
+)]
 struct NotTaken(String);
 
 impl Joined {
@@ -122,8 +136,7 @@ impl Joined {
         let stream = tcp_redial(socket, self.access.address)?.connected().await?;
         stream.set_nodelay(true)?;
         let stream = connector.connect(stream).await;
-        let mut stream =
-            stream.context("the other end does not prove that it is the machine of the token")?;
+        let mut stream = stream.context(UNKNOWN_HOME)?;
         frame::write_message(&mut stream, &Message::Hello(self.access.hello())).await?;
         stream.flush().await?;
         match frame::read(&mut stream, Limits::GREETING).await? {
@@ -139,19 +152,21 @@ impl Joined {
     async fn session(&self, stream: ClientStream<TcpStream>) -> Ended {
         let (messages, outgoing) = mpsc::channel(MESSAGES_MAX);
         let filter = Filter { node: self.node };
-        let session = Session { tun: &self.tun, filter, incoming: Way::Joined };
+        let limits = Limits::SESSION;
+        let session = Session { tun: &self.tun, filter, incoming: Way::Joined, limits };
         let mut sent = Some(BTreeSet::new());
         let take = |message| self.take(message, &mut sent);
         tokio::select! {
             ended = session.carry(stream, outgoing, take) => ended,
-            ended = self.report(Outbox::new(messages)) => ended,
+            ended = self.report(Outbox::new(messages, Limits::REPORTS)) => ended,
         }
     }
 
     /// Tells process 1 how the link is.
     async fn note(&self, reason: Option<String>) {
         let (node, peer) = (self.node.name(), self.access.address.to_string());
-        if let Err(error) = self.client.note_link(&node, &peer, reason).await {
+        let note = NoteLink { node, number: None, peer, reason };
+        if let Err(error) = self.client.note_link(&note).await {
             let error = format!("{:#}", anyhow::Error::new(error));
             tracing::error!(error, "the machine does not know how its link is");
         }
@@ -160,12 +175,21 @@ impl Joined {
     /// Writes down what home says. `sent` has what came since the session began, until all has.
     fn take(&self, message: Message, sent: &mut Option<BTreeSet<Place>>) -> Result<(), Ended> {
         match message {
-            Message::Put(Entry { place, content }) => {
-                if let Some(sent) = sent {
-                    sent.insert(place.clone());
+            Message::Put(entry) => {
+                let is_homes = self.is_homes(&entry.place);
+                match word::heard(&entry, self.node) {
+                    Ok(content) if is_homes => {
+                        self.change(&entry.place, |path| entry::write(path, content.as_bytes()))?;
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        let place = &entry.place;
+                        tracing::error!(?place, %error, "a file of home is not taken");
+                        return Ok(());
+                    }
                 }
-                if self.is_homes(&place) {
-                    self.change(&place, |path| entry::write(path, content.as_bytes()))?;
+                if let Some(sent) = sent {
+                    sent.insert(entry.place);
                 }
                 Ok(())
             }

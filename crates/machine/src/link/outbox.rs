@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ambit_image::Digest;
 use tokio::sync::mpsc;
 
 use super::entry::{Entry, Place};
-use super::frame::Message;
+use super::frame::{Limits, Message};
 
 /// The other end does not listen any more.
 #[derive(Debug)]
@@ -14,40 +15,47 @@ pub(super) struct Gone;
 /// Sends files of one session.
 pub(super) struct Outbox {
     messages: mpsc::Sender<Message>,
+    /// What the other end reads.
+    limits: Limits,
     /// As last sent; `None` until everything was sent once.
-    sent: Option<BTreeMap<Place, String>>,
+    sent: Option<BTreeMap<Place, Digest>>,
 }
 
 impl Outbox {
     /// Nothing was sent yet.
-    pub(super) fn new(messages: mpsc::Sender<Message>) -> Self {
-        Self { messages, sent: None }
+    pub(super) fn new(messages: mpsc::Sender<Message>, limits: Limits) -> Self {
+        Self { messages, limits, sent: None }
     }
 
     /// Brings the other end from what was sent last to this. The first time everything is sent,
     /// and then that this is all. Not cancel safe.
-    pub(super) async fn bring(&mut self, mut now: BTreeMap<Place, String>) -> Result<(), Gone> {
+    pub(super) async fn bring(&mut self, now: BTreeMap<Place, String>) -> Result<(), Gone> {
         let is_first = self.sent.is_none();
         let before = self.sent.take().unwrap_or_default();
-        // What does not fit counts as not there, here as there.
-        now.retain(|place, content| {
-            let is_same = before.get(place) == Some(content);
-            let fits = is_same || put(place, content).fits();
-            if !fits {
-                tracing::error!(?place, "it is too long for the link, and is not sent");
+        let (mut sent, mut new) = (BTreeMap::new(), Vec::new());
+        for (place, content) in now {
+            let digest = Digest::of(content.as_bytes());
+            if before.get(&place) != Some(&digest) {
+                let message = Message::Put(Entry { place: place.clone(), content });
+                // What does not fit counts as not there, here as there.
+                if !message.fits(self.limits) {
+                    tracing::error!(?place, "it is too long for the link, and is not sent");
+                    continue;
+                }
+                new.push(message);
             }
-            fits
-        });
-        for place in before.keys().filter(|place| !now.contains_key(place)) {
+            sent.insert(place, digest);
+        }
+        for place in before.keys().filter(|place| !sent.contains_key(place)) {
             self.say(Message::Remove(place.clone())).await?;
         }
-        for (place, content) in now.iter().filter(|(place, it)| before.get(place) != Some(it)) {
-            self.say(put(place, content)).await?;
+        for message in new {
+            self.say(message).await?;
         }
         if is_first {
             self.say(Message::Whole {}).await?;
         }
-        self.sent = Some(now);
+        self.sent = Some(sent);
         Ok(())
     }
 
@@ -55,10 +63,6 @@ impl Outbox {
     pub(super) async fn say(&self, message: Message) -> Result<(), Gone> {
         self.messages.send(message).await.map_err(|_| Gone)
     }
-}
-
-fn put(place: &Place, content: &str) -> Message {
-    Message::Put(Entry { place: place.clone(), content: content.to_owned() })
 }
 
 #[cfg(test)]
@@ -76,7 +80,7 @@ mod tests {
     #[tokio::test]
     async fn only_what_is_new_is_sent() {
         let (sender, mut messages) = mpsc::channel(16);
-        let mut outbox = Outbox::new(sender);
+        let mut outbox = Outbox::new(sender, Limits::SESSION);
         let long = "x".repeat(8 << 20);
         let mut check = async |now: &[(&str, &str)], expected: &[&str]| {
             outbox.bring(files(now)).await.expect("somebody listens");

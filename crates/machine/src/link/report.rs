@@ -4,6 +4,8 @@
 //! uid that home gave them, and with addresses of the node. Paths and process ids of another
 //! computer mean nothing at home, and are left out.
 
+use std::net::IpAddr;
+
 use super::entry::{Entry, Place};
 use crate::addresses::NodeNetwork;
 use crate::controller::text;
@@ -44,7 +46,9 @@ pub(super) fn taken(entry: &Entry, node: NodeNetwork, mirror: &Mirror) -> Result
             if !is_on(node, namespace, name, &status.uid, mirror) || status.node != node.name() {
                 return Err(Untaken::NoPod);
             }
-            if !status.pod_ips.iter().all(|ip| node.owns(*ip)) {
+            let pod = mirror.object("pods", namespace, name);
+            let is_nodes = pod.is_some_and(|pod| pod["spec"]["hostNetwork"] == true);
+            if !are_of_one_pod(&status.pod_ips, node, is_nodes) {
                 return Err(Untaken::Address);
             }
             Ok(write(&PodStatus { pid: 0, netns: Default::default(), ..status }))
@@ -60,16 +64,29 @@ pub(super) fn taken(entry: &Entry, node: NodeNetwork, mirror: &Mirror) -> Result
     }
 }
 
-/// Whether a joined machine may say that a file is gone.
-pub(super) fn may_remove(place: &Place, node: NodeNetwork, mirror: &Mirror) -> bool {
+/// Whether the addresses are of one pod of the node: one of each family, and the node's own only of
+/// a pod in its network.
+fn are_of_one_pod(ips: &[IpAddr], node: NodeNetwork, is_nodes: bool) -> bool {
+    let is_its = |ip: &IpAddr| match is_nodes {
+        true => node.owns(*ip),
+        false => node.pod_number(*ip).is_some(),
+    };
+    let of_family = |is_v4: bool| ips.iter().filter(|ip| ip.is_ipv4() == is_v4).count();
+    ips.iter().all(is_its) && of_family(true) <= 1 && of_family(false) <= 1
+}
+
+/// Whether a joined machine may say that a file is gone which has this content now.
+pub(super) fn may_remove(place: &Place, content: &str, node: NodeNetwork, mirror: &Mirror) -> bool {
     match place {
-        Place::Status { namespace, name } => {
-            let found = mirror.statuses().find(|((of, it), _)| of == namespace && it == name);
-            found.is_some_and(|(_, status)| status.node == node.name())
+        Place::Status { .. } => {
+            let status = serde_json::from_str::<PodStatus>(content);
+            status.is_ok_and(|status| status.node == node.name())
         }
         // The pod may be gone before the agent's word of it.
-        Place::Captured { namespace, name } | Place::Uncaptured { namespace, name } => {
-            let pod = mirror.object("pods", namespace, name);
+        Place::Captured { .. } | Place::Uncaptured { .. } => {
+            let uid = content.lines().next().unwrap_or_default();
+            let mut pods = mirror.of_plural("pods").map(|(_, pod)| pod);
+            let pod = pods.find(|pod| text(pod, "/metadata/uid") == uid);
             pod.is_none_or(|pod| text(pod, "/spec/nodeName") == node.name())
         }
         Place::Object { .. } | Place::Credential { .. } => false,
@@ -144,7 +161,8 @@ mod tests {
         };
         check("mine", "u-mine", "node-3", "10.244.3.2", Ok(()));
         check("mine", "u-mine", "node-3", "fd00:10:244:3::2", Ok(()));
-        check("mine", "u-mine", "node-3", "172.18.0.13", Ok(()));
+        check("mine", "u-mine", "node-3", "172.18.0.13", Err(Untaken::Address));
+        check("mine", "u-mine", "node-3", "10.244.3.1", Err(Untaken::Address));
         check("mine", "u-mine", "node-3", "10.244.1.2", Err(Untaken::Address));
         check("mine", "u-mine", "node-3", "172.18.0.2", Err(Untaken::Address));
         check("mine", "u-mine", "node-1", "10.244.3.2", Err(Untaken::NoPod));
@@ -180,14 +198,38 @@ mod tests {
         check(object.clone(), "{}", Err(Untaken::NotItsOwn));
         let token = Place::Credential { pod: None, file: entry::Credential::Token };
         check(token.clone(), "t", Err(Untaken::NotItsOwn));
-        let gone = |place: &Place| may_remove(place, NodeNetwork::new(3), &mirror);
-        assert!(gone(&captured("mine")) && gone(&captured("absent")));
-        assert!(!gone(&captured("other")) && !gone(&object) && !gone(&token));
-        let status = |name: &str| {
-            let (namespace, name) = named(name);
-            gone(&Place::Status { namespace, name })
+    }
+
+    #[test]
+    fn a_joined_machine_takes_back_its_own_words_alone() {
+        let (_state, mirror) = home();
+        let (namespace, name) = named("mine");
+        let status = Place::Status { namespace: namespace.clone(), name: name.clone() };
+        let captured = Place::Captured { namespace, name };
+        let token = Place::Credential { pod: None, file: entry::Credential::Token };
+        let gone =
+            |place: &Place, content: &str| may_remove(place, content, NodeNetwork::new(3), &mirror);
+        assert!(gone(&status, r#"{"node": "node-3"}"#));
+        assert!(!gone(&status, r#"{"node": "node-1"}"#), "the pod has moved");
+        assert!(!gone(&status, "{}") && !gone(&status, ""));
+        assert!(gone(&captured, "u-mine\nnote") && gone(&captured, "u-gone"));
+        assert!(!gone(&captured, "u-other"), "the pod has moved");
+        assert!(!gone(&token, "t"));
+    }
+
+    #[test]
+    fn addresses_are_of_one_pod() {
+        let check = |ips: &[&str], is_nodes: bool, expected: bool| {
+            let ips: Vec<IpAddr> = ips.iter().map(|ip| ip.parse().expect("one")).collect();
+            assert_eq!(are_of_one_pod(&ips, NodeNetwork::new(3), is_nodes), expected, "{ips:?}");
         };
-        assert_eq!(["mine", "other", "absent"].map(status), [true, false, false]);
+        check(&[], false, true);
+        check(&["10.244.3.2", "fd00:10:244:3::2"], false, true);
+        check(&["10.244.3.2", "10.244.3.3"], false, false);
+        check(&["10.244.3.2", "10.244.3.2"], false, false);
+        check(&["172.18.0.13", "fd00:172:18::13"], true, true);
+        check(&["172.18.0.13"], false, false);
+        check(&["172.18.0.12"], true, false);
     }
 
     #[test]

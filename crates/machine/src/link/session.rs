@@ -9,7 +9,7 @@ use std::time::Duration;
 use ambit_net::tun::Tun;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufWriter, split};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::filter::{Filter, Way};
 use super::frame::{self, Frame, FrameError, Limits, Message, PACKET_SIZE_MAX_BYTES};
@@ -19,7 +19,11 @@ const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// An end that was silent for so long is gone.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Messages that wait to be sent.
-pub(super) const MESSAGES_MAX: usize = 64;
+pub(super) const MESSAGES_MAX: usize = 4;
+/// Messages that are taken at once, and for each second that passes: a node has at most 253 pods,
+/// with three files each, and says all of them at the beginning.
+const BURST_MAX: u32 = 1024;
+const MESSAGES_PER_SECOND: u32 = 50;
 /// What is written to the connection at once.
 const WRITE_SIZE_BYTES: usize = 64 << 10;
 /// Packets that are put together before they are sent.
@@ -34,6 +38,9 @@ pub(super) enum Ended {
     /// Nothing comes any more.
     #[error("the other end has been silent for {} s", SILENCE_MAX.as_secs())]
     Silent,
+    /// Nothing is taken any more.
+    #[error("the other end has not read for {} s", SILENCE_MAX.as_secs())]
+    Unread,
     /// The device.
     #[error("cannot read from the device")]
     Device(#[source] std::io::Error),
@@ -53,6 +60,13 @@ pub(super) enum Ended {
     },
 }
 
+/// What is sent next.
+enum Next {
+    /// A packet of so many bytes, and those that wait behind it.
+    Packets(usize),
+    Message(Message),
+}
+
 /// What a session carries.
 pub(super) struct Session<'a> {
     /// The device.
@@ -61,6 +75,23 @@ pub(super) struct Session<'a> {
     pub(super) filter: Filter,
     /// The way that what comes in goes.
     pub(super) incoming: Way,
+    /// How long what comes in may be.
+    pub(super) limits: Limits,
+}
+
+/// How fast messages are taken. Who sends more waits, with its packets.
+struct Pace {
+    /// Until when the messages that were taken have used up their time.
+    used: Instant,
+}
+
+impl Pace {
+    /// How long the next message has to wait.
+    fn wait(&mut self, now: Instant) -> Duration {
+        let each = Duration::from_secs(1) / MESSAGES_PER_SECOND;
+        self.used = self.used.max(now) + each;
+        self.used.duration_since(now).saturating_sub(each * BURST_MAX)
+    }
 }
 
 impl Session<'_> {
@@ -86,8 +117,9 @@ impl Session<'_> {
         mut take: impl FnMut(Message) -> Result<(), Ended>,
     ) -> Ended {
         let mut stream = std::pin::pin!(stream);
+        let mut pace = Pace { used: Instant::now() };
         loop {
-            let frame = frame::read(&mut stream, Limits::SESSION);
+            let frame = frame::read(&mut stream, self.limits);
             match timeout(SILENCE_MAX, frame).await {
                 Err(_elapsed) => return Ended::Silent,
                 Ok(Err(error)) => return error.into(),
@@ -99,6 +131,7 @@ impl Session<'_> {
                     }
                 }
                 Ok(Ok(Frame::Message(message))) => {
+                    sleep(pace.wait(Instant::now())).await;
                     if let Err(ended) = take(message) {
                         return ended;
                     }
@@ -110,23 +143,35 @@ impl Session<'_> {
     async fn send(&self, stream: impl AsyncWrite, mut outgoing: mpsc::Receiver<Message>) -> Ended {
         let mut stream = std::pin::pin!(stream);
         let mut packet = [0; PACKET_SIZE_MAX_BYTES];
+        // What waited while nobody could send it is of no use any more.
+        while let Ok(Some(_)) = self.tun.try_read(&mut packet) {}
         let mut alive = interval(ALIVE_INTERVAL);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let written = tokio::select! {
+            let next = tokio::select! {
                 read = self.tun.read(&mut packet) => match read {
-                    Ok(length) => self.send_packets(&mut stream, &mut packet, length).await,
+                    Ok(length) => Next::Packets(length),
                     Err(error) => return Ended::Device(error),
                 },
                 message = outgoing.recv() => match message {
-                    Some(message) => frame::write_message(&mut stream, &message).await,
+                    Some(message) => Next::Message(message),
                     None => return Ended::Closed("nothing more is sent"),
                 },
-                _ = alive.tick() => frame::write_message(&mut stream, &Message::Alive {}).await,
+                _ = alive.tick() => Next::Message(Message::Alive {}),
             };
-            let flushed = async { written.and(stream.flush().await) };
-            if let Err(error) = flushed.await {
-                return FrameError::Broken(error).into();
+            let written = async {
+                match next {
+                    Next::Packets(length) => {
+                        self.send_packets(&mut stream, &mut packet, length).await?;
+                    }
+                    Next::Message(message) => frame::write_message(&mut stream, &message).await?,
+                }
+                stream.flush().await
+            };
+            match timeout(SILENCE_MAX, written).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return FrameError::Broken(error).into(),
+                Err(_elapsed) => return Ended::Unread,
             }
         }
     }
@@ -155,5 +200,26 @@ impl Session<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_much_waits() {
+        let start = Instant::now();
+        let mut pace = Pace { used: start };
+        let mut waits = |at_ms: u64, count: u32| {
+            let now = start + Duration::from_millis(at_ms);
+            let longest = (0..count).map(|_| pace.wait(now)).max();
+            longest.expect("at least one").as_millis()
+        };
+        assert_eq!(waits(0, BURST_MAX), 0);
+        assert_eq!(waits(0, 3), 60);
+        assert_eq!(waits(1000, 47), 0, "so many in a second");
+        assert_eq!(waits(1000, 1), 20);
+        assert_eq!(waits(3_600_000, BURST_MAX), 0);
     }
 }

@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{
 use super::probe;
 use super::sources::{Sources, hostname};
 use crate::cgroups::{Cgroups, Limits};
-use crate::image::{StoredImage, command_line, expand};
+use crate::image::{StoredImage, command_line, expand, is_users_choice};
 use crate::layout::LAYER;
 use crate::pod::{
     ContainerPlan, GRACE_SECONDS_MAX, Hook, PodPlan, Probes, ProcessPlan, RestartPolicy, RootPlan,
@@ -205,13 +205,26 @@ impl Builder<'_> {
         let (command, args) = (expanded(&container.command), expanded(&container.args));
         let signal = stored.and_then(|stored| stored.config.stop_signal.as_deref());
         let lifecycle = container.lifecycle.as_ref();
+        let images = self.sources.place.images;
+        let line = command_line(image, &command, &args, images)?;
+        let post_start = lifecycle.and_then(|it| hook(it.post_start.as_ref()?));
+        let pre_stop = lifecycle.and_then(|it| hook(it.pre_stop.as_ref()?));
+        let probes = probe::probes(container);
+        if self.sources.place.is_confined && stored.is_none() {
+            let is_hook = |hook: &Option<Hook>| matches!(hook, Some(Hook::Exec(_)));
+            let has_hooks = [&post_start, &pre_stop].into_iter().any(is_hook);
+            let is_chosen = is_users_choice(image, &command, &args, images);
+            if has_hooks || probes.run_commands() || !is_chosen {
+                return Err(PlanError::HostProgram { container: container.name.clone() });
+            }
+        }
         Ok(ContainerPlan {
             name: container.name.clone(),
-            command: command_line(image, &command, &args, self.sources.place.images)?,
-            probes: probe::probes(container),
+            command: line,
+            probes,
             is_sidecar: is_sidecar(container),
-            post_start: lifecycle.and_then(|it| hook(it.post_start.as_ref()?)),
-            pre_stop: lifecycle.and_then(|it| hook(it.pre_stop.as_ref()?)),
+            post_start,
+            pre_stop,
             limits: self.limits(container),
             stop_signal: signal.and_then(signal_number).unwrap_or(SIGTERM),
             process: self.process(container, stored, &environment)?,
@@ -440,9 +453,14 @@ mod tests {
 
     /// The plan of a pod's only container; `shop/web` is in the store.
     fn planned(spec: Value) -> Result<ContainerPlan, PlanError> {
+        planned_for(spec, false)
+    }
+
+    fn planned_for(spec: Value, is_confined: bool) -> Result<ContainerPlan, PlanError> {
         let layout = Layout::new("/state");
         let mut images = ImageMap::default();
         images.insert("shop/web".to_owned(), stored());
+        images = images.extended(ImageMap::parse(["own=/bin/own"]).unwrap());
         // A host that limits memory alone.
         let memory = Some(Cgroup { directory: "/groups".into(), is_unified: false });
         let cgroups = Cgroups { cpu: None, memory };
@@ -454,6 +472,7 @@ mod tests {
             images: &images,
             is_rootless: false,
             host_paths: &[],
+            is_confined,
             cgroups: &cgroups,
             memory_bytes: 16 << 30,
         };
@@ -478,6 +497,41 @@ mod tests {
         ] {
             assert_eq!(planned(container(more)).unwrap().command.join(" "), expected);
         }
+    }
+
+    #[test]
+    fn another_user_chooses_no_program_of_the_host() {
+        let check = |image: &str, more: Value, is_taken: bool| {
+            let mut spec = container(more);
+            spec["containers"][0]["image"] = json!(image);
+            assert!(planned_for(spec.clone(), false).is_ok(), "{spec}");
+            match planned_for(spec.clone(), true) {
+                Ok(_) => assert!(is_taken, "{spec}"),
+                Err(PlanError::HostProgram { container }) => {
+                    assert!(!is_taken && container == "c", "{spec}");
+                }
+                Err(other) => panic!("{spec}: {other}"),
+            }
+        };
+        let exec = json!({"exec": {"command": ["a"]}});
+        let (command, args) = (json!({"command": ["a"]}), json!({"args": ["echo"]}));
+        let hook = json!({"args": ["echo"], "lifecycle": {"preStop": exec}});
+        let probe = json!({"args": ["echo"], "readinessProbe": exec});
+        // What is in the store has a root of its own.
+        check("shop/web", command.clone(), true);
+        check("shop/web", hook.clone(), true);
+        check("shop/web", probe.clone(), true);
+        check("ambit/sample", args.clone(), true);
+        check("own", args.clone(), true);
+        for image in ["ambit/sample", "own"] {
+            check(image, command.clone(), false);
+            check(image, hook.clone(), false);
+            check(image, probe.clone(), false);
+        }
+        check("busybox", json!({}), false);
+        check("busybox", args, false);
+        check("curlimages/curl", json!({}), false);
+        check("kennethreitz/httpbin", json!({"command": ["gunicorn", "-b", ":80"]}), true);
     }
 
     #[test]

@@ -336,6 +336,7 @@ impl PodRun {
             images,
             is_rootless: self.context.record.rootless,
             host_paths: &self.context.record.host_paths,
+            is_confined: self.context.record.confined,
             cgroups: &self.context.record.cgroups,
             memory_bytes: memory::total_bytes(),
         }

@@ -116,13 +116,23 @@ pub(crate) enum PlanError {
     /// A path of the host that no pod sees.
     #[error(
         "volume {volume:?}: pods see nothing of {path} on this machine; name a path elsewhere, or \
-         allow a directory with `ambit up --host-path DIR`"
+         allow a directory with --host-path DIR of `ambit up` or `ambit join`"
     )]
     HostPath {
         /// The volume's name.
         volume: String,
         /// As written.
         path: String,
+    },
+    /// A program of a computer whose user has not chosen it.
+    #[error(
+        "container {container:?} would run a program of the computer that joined, by its image, \
+         command, probes or hooks; import an image there with `ambit join --image`, or allow \
+         programs with `ambit join --trust-home`"
+    )]
+    HostProgram {
+        /// Which.
+        container: String,
     },
     /// A container that insists on not being root and names no user.
     #[error(
@@ -152,6 +162,8 @@ pub(crate) struct Place<'a> {
     pub(crate) is_rootless: bool,
     /// Directories of the host that pods may write.
     pub(crate) host_paths: &'a [HostPath],
+    /// Pods run no programs of the host, and see of its files only these directories.
+    pub(crate) is_confined: bool,
     /// The machine's control groups.
     pub(crate) cgroups: &'a Cgroups,
     /// Of the host.

@@ -230,7 +230,9 @@ impl Sources<'_> {
             let below = directory.below(path)?;
             Some(Writable { directory: directory.clone(), below, is_made })
         });
-        if writable.is_none() && NOT_SHOWN.iter().any(|hidden| path.starts_with(hidden)) {
+        let is_hidden =
+            self.place.is_confined || NOT_SHOWN.iter().any(|hidden| path.starts_with(hidden));
+        if writable.is_none() && is_hidden {
             return Err(wrong());
         }
         Ok(VolumeContent::Host { path: path.to_owned(), writable })
@@ -449,6 +451,7 @@ mod tests {
             images: &ImageMap::default(),
             is_rootless: false,
             host_paths: &host_paths,
+            is_confined: false,
             cgroups: &Cgroups::default(),
             memory_bytes: 16 << 30,
         };
@@ -520,7 +523,7 @@ mod tests {
             check(map("a", path), "is no path in a volume");
         }
         check(json!({"emptyDir": {"sizeLimit": "1Zi"}}), "is no size; write it as 64Mi");
-        check(json!({"hostPath": {"path": "/run/docker.sock"}}), "ambit up --host-path DIR");
+        check(json!({"hostPath": {"path": "/run/docker.sock"}}), "--host-path DIR");
         check(json!({"hostPath": {"path": "/tmp/tmux-0"}}), "pods see nothing of /tmp/tmux-0");
         check(json!({"hostPath": {"path": "/a/../etc"}}), "pods see nothing of /a/../etc");
         let field =

@@ -56,6 +56,12 @@ impl Probes {
             ProbeKind::Readiness => self.readiness.as_ref(),
         }
     }
+
+    /// Whether one of them runs a command.
+    pub(crate) fn run_commands(&self) -> bool {
+        let all = [&self.startup, &self.liveness, &self.readiness].into_iter().flatten();
+        all.into_iter().any(|probe| matches!(probe.asked, Asked::Command(_)))
+    }
 }
 
 /// A probe.

@@ -279,6 +279,7 @@ pub(crate) fn config(name: &str, nodes: u8) -> UpConfig {
         images: ImageMap::default(),
         node_labels: NodeLabels::default(),
         host_paths: Vec::new(),
+        confined: false,
         limits: true,
         egress: None,
         proxies: BTreeMap::new(),
