@@ -6,6 +6,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use ambit_net::nftables::Protocol;
+
 use super::call::{Call, ExecError, ForwardRequest, answer_of, call, connect, find};
 use crate::client::PodInfo;
 use crate::layout::Layout;
@@ -67,7 +69,7 @@ fn behind(
     let near = store.of_plural("pods").filter(|(it, _)| is_near(it));
     let service = views(services, near, reported).into_iter().next();
     let service = service.ok_or_else(|| format!("there is no service {namespace}/{name}"))?;
-    let at = service.tcp_port(port)?;
+    let at = service.port(Protocol::Tcp, port)?;
     let leads: Vec<_> = service.endpoints.iter().filter_map(|it| it.at(at)).collect();
     let found = pods.into_iter().filter_map(|pod| {
         let lead = leads.iter().find(|lead| pod.pod_ips.contains(&lead.ip()));
