@@ -79,7 +79,7 @@ fn probes_keep_pods_well_and_pass_no_policy() {
     let manifests = format!("{PODS}---\n{secret}");
     let said = machine.ambit_with(&["up", "-", "--detach"], &manifests);
     assert!(said.status.success(), "ambit up: {}", said.err);
-    assert!(!said.err.contains("robe"), "probes have an effect: {}", said.err);
+    assert!(!said.err.contains("Probe"), "probes have an effect: {}", said.err);
     let restarts = |name: &str| {
         let pods = machine.pods();
         pods.iter().find(|pod| pod.name == name).map_or(0, |pod| pod.restarts)

@@ -143,9 +143,11 @@ const MANIFESTS: &[Manifest] = &[
         text: "metadata: {name: a, namespace: app}\n\
                spec: {containers: [{name: c, image: postgres}]}\n",
         error: "<stdin>:4: Pod app/a: spec.containers[0].image: \"postgres\" means nothing on this \
-                machine; import it with --image postgres=oci:PATH or \
-                --image postgres=registry:postgres, add a `command`, or say what it runs with \
-                --image postgres=COMMAND",
+                machine; import it with --image postgres= and one of oci:PATH, \
+                docker-archive:FILE, docker-daemon:postgres, containerd:postgres and \
+                registry:postgres; or run a program of this computer, by a `command` or with \
+                --image postgres=COMMAND; images that need none of it are busybox, alpine, \
+                curlimages/curl and those of the samples (`ambit sample --help`)",
     },
 ];
 
@@ -200,8 +202,9 @@ fn wrong_words_are_refused_before_anything_starts() {
     let error = "--proxy node-1=/usr: find the program /usr: it is not a file";
     check(&machine, &up(&["--proxy", "node-1=/usr"]), &app, FAILED, error);
     check(&machine, &up(&[]), "", FAILED, "the input holds no objects that Ambit reads");
-    let error =
-        "--image \"foo\" is none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE";
+    let error = "--image \"foo\" is neither NAME=COMMAND nor NAME= with one of oci:PATH, \
+                 oci-archive:FILE, docker-archive:FILE, docker-daemon:REFERENCE, \
+                 containerd:REFERENCE and registry:REFERENCE";
     check(&machine, &up(&["--image", "foo"]), &app, FAILED, error);
     let error = "--image \"foo=oci:\" cannot be used: \"oci:\" does not say where an image is";
     check(&machine, &up(&["--image", "foo=oci:"]), &app, FAILED, error);

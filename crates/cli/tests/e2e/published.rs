@@ -66,7 +66,8 @@ fn services_are_reached_from_the_host() {
     [other, moved].into_iter().for_each(|port| greets(&machine, port));
     let _held = TcpListener::bind((Ipv4Addr::LOCALHOST, taken)).expect("it was free");
     let said = machine.apply(&typed("late", "NodePort", 9001, taken));
-    let told = format!("127.0.0.1:{taken} (TCP) does not lead to Service app/late: Address already in");
+    let told =
+        format!("127.0.0.1:{taken} (TCP) does not lead to Service app/late: Address already in");
     assert!(said.contains(&told) && said.contains("port-forward"), "{said}");
     machine.run(&["delete", "service/of-nodes", "-n", "app"]);
     machine.wait("who is gone does not answer", SETTLE_TIMEOUT, || greeting(node).is_empty());
@@ -82,14 +83,14 @@ fn services_of_udp_are_reached_from_the_host() {
     let [node, ..] = in_range();
     let service = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: datagrams, namespace: app}}\nspec:\n  \
-         type: NodePort\n  selector: {{app: datagrams}}\n  ports: [{{port: 53, protocol: UDP, \
+         type: NodePort\n  selector: {{app: datagrams}}\n  ports: [{{port: 9053, protocol: UDP, \
          targetPort: 5353, nodePort: {node}}}]\n"
     );
-    let flag_words = format!("--publish={flag}/udp=app/datagrams:53");
+    let flag_words = format!("--publish={flag}/udp=app/datagrams:9053");
     let both = format!("{DATAGRAMS}---\n{service}");
     let machine = Machine::up_with("published-udp", Mesh::On, &[&flag_words], &both);
     // By the service's own address first, from a pod of the mesh.
-    let asked = "exec 3<>/dev/udp/datagrams.app.svc/53; printf hello >&3; \
+    let asked = "exec 3<>/dev/udp/datagrams.app.svc/9053; printf hello >&3; \
         timeout 5 dd bs=512 count=1 <&3 2> /dev/null";
     let said = machine.bash("client/other", asked);
     assert!(said.starts_with("hello from "), "{said}");
@@ -108,7 +109,10 @@ fn services_of_udp_are_reached_from_the_host() {
     // Another pod takes its place, at another address, while the client goes on.
     machine.delete(DATAGRAMS);
     machine.wait("who is gone does not answer", SETTLE_TIMEOUT, || echoed(&one, "d").is_none());
-    machine.apply(DATAGRAMS);
+    let said = machine.apply(DATAGRAMS);
+    let warned = "warning: image \"python\" is not on this machine: container server of Pod \
+                  app/datagrams runs \"python3\" of this computer";
+    assert_eq!(said.matches(warned).count(), 1, "{said}");
     machine.wait("the new pod answers", 2 * SETTLE_TIMEOUT, || echoed(&one, "e").is_some());
     machine.down();
     let _free = UdpSocket::bind((Ipv4Addr::LOCALHOST, node)).expect("it is free again");
