@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::host_programs::HostPrograms;
 use super::pod_fields::Limited;
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
+use super::workloads::refuse;
 use super::{
     Change, Changes, Kind, ObjectRef, Outcome, StoreError, autoscaler_fields, pod_fields,
     workload_fields,
@@ -307,13 +308,13 @@ impl Store {
         let mut draft = self.draft();
         let mut outcomes = BTreeMap::new();
         let mut ineffective: BTreeMap<String, Vec<ObjectRef>> = BTreeMap::new();
-        for (kind, object, value) in by_rank {
         let mut host_programs = HostPrograms::default();
+        for (kind, object, value) in by_rank {
             for field in fields_without_effect(kind, &value, admission.limited) {
                 ineffective.entry(field).or_default().push(object.clone());
             }
-            let outcome = draft.admit(kind, &object, value, admission, now)?;
             host_programs.note(&object, &value, &admission.images);
+            let outcome = draft.admit(kind, &object, value, admission, now)?;
             outcomes.insert(object, outcome);
         }
         let changes =
@@ -435,10 +436,14 @@ impl Draft<'_> {
             return Err(ApplyError::Terminating { object: object.clone() });
         }
         match kind.name() {
-            "Node" => self.admit_node(object, &mut value, admission, now)?,
+            "Node" => {
+                refuse(kind, object, &value)?;
+                self.admit_node(object, &mut value, admission, now)?;
+            }
             "Namespace" => default_to(&mut value, "/status", json!({"phase": "Active"})),
             "Service" => self.admit_service(object, &mut value, old.as_ref())?,
             "Pod" => {
+                refuse(kind, object, &value)?;
                 self.admit_pod_spec(object, &mut value["spec"], admission)?;
                 keep_pod(object, &mut value, old.as_ref())?;
             }
