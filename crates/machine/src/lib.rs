@@ -83,7 +83,9 @@ pub use command::{Difference, Expected};
 pub use config::{Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use egress::{Egress, EgressError};
-pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
+pub use exec::{
+    ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward, pod_end,
+};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{
     FetchError, ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries,
