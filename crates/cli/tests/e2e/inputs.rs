@@ -60,8 +60,15 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         of: SERVICE,
         text: "metadata: {name: a, namespace: app}\nspec: {ports: [{port: eighty}]}\n",
-        error: "<stdin>:4: Service app/a: spec.ports[0].port: invalid type: string \"eighty\", \
-                expected i32; write the value without quotes and in the expected type",
+        error: "<stdin>:4: Service app/a: spec.ports[0].port: is the text \"eighty\", and \
+                must be a whole number; write the value without quotes and in the expected type",
+    },
+    Manifest {
+        of: SERVICE,
+        text: "metadata: {name: a, namespace: app}\nspec: {ports: [{port: {{ .Values.port }}}]}\n",
+        error: "<stdin>:4: not YAML: a list or a map is where the name of a field must be; put a \
+                value with braces in quotes, and render a template such as {{ .Values.port }} \
+                before; correct the syntax at this place",
     },
     Manifest {
         of: SERVICE,
@@ -93,8 +100,8 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         of: POLICY,
         text: "metadata: {name: a, namespace: app}\nspec: {action: PERMIT, rules: [{}]}\n",
-        error: "<stdin>:4: AuthorizationPolicy app/a: spec.action: unknown variant `PERMIT`, \
-                expected one of `ALLOW`, `DENY`, `AUDIT`, `CUSTOM`; use one of the listed values",
+        error: "<stdin>:4: AuthorizationPolicy app/a: spec.action: is `PERMIT`, and must be \
+                one of `ALLOW`, `DENY`, `AUDIT`, `CUSTOM`; use one of the listed values",
     },
     Manifest {
         of: POLICY,
@@ -107,8 +114,8 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         of: PEER,
         text: "metadata: {name: a, namespace: app}\nspec: {mtls: {mode: STRIKT}}\n",
-        error: "<stdin>:4: PeerAuthentication app/a: spec.mtls.mode: unknown variant `STRIKT`, \
-                expected one of `UNSET`, `DISABLE`, `PERMISSIVE`, `STRICT`; use one of the listed \
+        error: "<stdin>:4: PeerAuthentication app/a: spec.mtls.mode: is `STRIKT`, and must be \
+                one of `UNSET`, `DISABLE`, `PERMISSIVE`, `STRICT`; use one of the listed \
                 values",
     },
     Manifest {
