@@ -148,11 +148,7 @@ fn lock(layout: &Layout) -> anyhow::Result<File> {
     Ok(file)
 }
 
-fn set_up(
-    config: &UpConfig,
-    layout: Layout,
-    open_files: usize,
-) -> anyhow::Result<(Machine, Reaper)> {
+fn set_up(config: &UpConfig, layout: Layout, files: usize) -> anyhow::Result<(Machine, Reaper)> {
     // Before the new /proc hides it: who this process is on the host.
     let pid: i32 = fs::read_link("/proc/self")?
         .to_str()
@@ -206,7 +202,7 @@ fn set_up(
     tell(&Progress::Done { what: "the networks".to_owned() });
     let machine = Machine {
         role_list: roles::roles(config, &layout),
-        roles: Roles::new(open_files),
+        roles: Roles::new(files),
         fabric: own,
         capture: Mutex::new(None),
         objects: Mutex::new(Objects { store, reported, admission, mesh, events, settled }),

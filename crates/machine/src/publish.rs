@@ -2,8 +2,9 @@
 //!
 //! A machine's networks have no link to the host's. So the user's command opens the sockets where
 //! it runs itself, and hands them to process 1, which carries what comes to the gateway's or the
-//! service's address from within a node: connections here, datagrams in `datagrams`. Nothing is opened that neither a flag nor the type of a
-//! service names, and a port leads to nothing else than it names.
+//! service's address from within a node: connections here, datagrams in `datagrams`. Nothing is
+//! opened that neither a flag nor the type of a service names, and a port leads to nothing else
+//! than it names.
 
 mod datagrams;
 

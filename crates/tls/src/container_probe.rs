@@ -156,7 +156,7 @@ mod tests {
     async fn a_server_without_tls_is_named_as_such() {
         let (near, mut far) = tokio::io::duplex(64 << 10);
         far.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.expect("there is room");
-        let error = connect(ADDRESS, near).await.err().expect("it is no TLS");
+        let Err(error) = connect(ADDRESS, near).await else { panic!("it is no TLS") };
         assert_eq!(error.to_string(), "the server does not speak TLS");
     }
 }

@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use super::host_programs::HostPrograms;
 use super::pod_fields::Limited;
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
-use super::workloads::refuse;
 use super::{
     Change, Changes, Kind, ObjectRef, Outcome, StoreError, autoscaler_fields, pod_fields,
     workload_fields,
@@ -437,13 +436,13 @@ impl Draft<'_> {
         }
         match kind.name() {
             "Node" => {
-                refuse(kind, object, &value)?;
+                Self::refuse(kind, object, &value)?;
                 self.admit_node(object, &mut value, admission, now)?;
             }
             "Namespace" => default_to(&mut value, "/status", json!({"phase": "Active"})),
             "Service" => self.admit_service(object, &mut value, old.as_ref())?,
             "Pod" => {
-                refuse(kind, object, &value)?;
+                Self::refuse(kind, object, &value)?;
                 self.admit_pod_spec(object, &mut value["spec"], admission)?;
                 keep_pod(object, &mut value, old.as_ref())?;
             }
