@@ -300,8 +300,8 @@ pub(crate) struct UpArgs {
     pub(crate) detach: bool,
     /// A port of this computer that leads to a service, such as 8080=shop/web:80, or to a listener
     /// of a Gateway, such as 8443=ingress/443 or 0.0.0.0:8443=edge/ingress/443; may be repeated.
-    /// Without an IP address only this computer reaches it. Services of type NodePort and
-    /// LoadBalancer have their ports without it.
+    /// 5353/udp=shop/dns:53 carries UDP. Without an IP address only this computer reaches it.
+    /// Services of type NodePort and LoadBalancer have their ports without it.
     #[arg(long = "publish", value_name = "PORT=SERVICE:PORT")]
     pub(crate) publish: Vec<ambit_machine::Published>,
     /// Serves the Kubernetes API on a port of this computer's loopback, for kubectl.

@@ -179,13 +179,10 @@ impl Status {
         status
     }
 
-    /// A pod is not evicted: its budget would be broken.
-    pub fn disruption(budget: &str, needed: u32, healthy: u32) -> Self {
+    /// A pod is not evicted: its budget would be broken, or might be.
+    pub fn disruption(cause: &str) -> Self {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
         let mut status = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
-        let cause = format!(
-            "The disruption budget {budget} needs {needed} healthy pods and has {healthy} currently"
-        );
         status.details =
             Some(json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}));
         status

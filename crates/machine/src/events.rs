@@ -29,6 +29,8 @@ pub(crate) struct Events {
     /// How many there ever were.
     count: u64,
     pods: BTreeMap<ObjectRef, Seen>,
+    /// Autoscalers, and when they scaled last.
+    scaled: BTreeMap<About, String>,
 }
 
 /// Something that happened, once or again.
@@ -46,7 +48,7 @@ struct Event {
 }
 
 /// The object of an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct About {
     object: ObjectRef,
     uid: String,
@@ -97,9 +99,27 @@ impl Events {
             }
         }
         self.pods = pods;
+        self.observe_autoscalers(store, &mut said);
         for event in said {
             self.note(event, now);
         }
+    }
+
+    /// Notes which autoscalers have scaled since the last look.
+    fn observe_autoscalers(&mut self, store: &Store, said: &mut Vec<Said>) {
+        let mut scaled = BTreeMap::new();
+        for (object, value) in store.of_plural(Kind::HorizontalPodAutoscaler.plural()) {
+            let uid = text(value, "/metadata/uid").to_owned();
+            let about = About { object: object.clone(), uid };
+            let last = text(value, "/status/lastScaleTime");
+            // One that was not seen before has scaled nothing since.
+            if self.scaled.get(&about).is_some_and(|before| before != last) {
+                let message = rescaled(value);
+                said.push((about.clone(), EventKind::Normal, "SuccessfulRescale", message));
+            }
+            scaled.insert(about, last.to_owned());
+        }
+        self.scaled = scaled;
     }
 
     fn note(&mut self, (about, kind, reason, mut message): Said, now: &str) {
@@ -222,6 +242,26 @@ impl Seen {
             said.push((owner.clone(), EventKind::Normal, "SuccessfulCreate", message));
         }
     }
+}
+
+/// What an autoscaler has done and why, in the words of Kubernetes' controller.
+fn rescaled(autoscaler: &Value) -> String {
+    let number = |at: &str| autoscaler.pointer(at).and_then(Value::as_u64);
+    let current = number("/status/currentReplicas").unwrap_or_default();
+    let desired = number("/status/desiredReplicas").unwrap_or_default();
+    let target = text(autoscaler, "/spec/metrics/0/resource/target/type");
+    let reason = match target {
+        _ if number("/spec/maxReplicas").is_some_and(|most| current > most) => {
+            "Current number of replicas above Spec.MaxReplicas"
+        }
+        _ if current < number("/spec/minReplicas").unwrap_or(1) => {
+            "Current number of replicas below Spec.MinReplicas"
+        }
+        _ if desired < current => "All metrics below target",
+        "AverageValue" => "cpu resource above target",
+        _ => "cpu resource utilization (percentage of request) above target",
+    };
+    format!("New size: {desired}; reason: {reason}")
 }
 
 fn of_container(
@@ -423,6 +463,43 @@ mod tests {
             "pods Warning FailedPreStopHook: PreStopHook failed",
         ];
         check(Some(&running), &hooks, &expected);
+    }
+
+    #[test]
+    fn an_autoscaler_says_what_it_scaled_and_why() {
+        let root = tempfile::tempdir().expect("a directory");
+        let layout = crate::layout::Layout::new(root.path());
+        let mut store = Store::create(layout.clone()).expect("a store");
+        let reported = Mirror::new(&layout);
+        let mut events = Events::default();
+        let object = ObjectRef::new(Kind::HorizontalPodAutoscaler, Some("app"), "web");
+        let mut look = |current: u32, desired: u32, target: &str, last: Value| {
+            let metric = json!({"resource": {"target": {"type": target}}});
+            let value = json!({
+                "metadata": {"name": "web", "namespace": "app"},
+                "spec": {"minReplicas": 2, "maxReplicas": 5, "metrics": [metric]},
+                "status": {"currentReplicas": current, "desiredReplicas": desired,
+                    "lastScaleTime": last},
+            });
+            store.write(object.clone(), value, "now").expect("it is stored");
+            events.observe(&store, &reported, "now");
+            events.to_json().iter().map(|it| it["message"].to_string()).collect::<Vec<_>>()
+        };
+        let utilization = "Utilization";
+        assert!(look(2, 2, utilization, Value::Null).is_empty());
+        let more = "\"New size: 4; reason: cpu resource utilization (percentage of request) above \
+                    target\"";
+        assert_eq!(look(2, 4, utilization, json!("1")), [more]);
+        assert_eq!(look(4, 4, utilization, json!("1")).len(), 1, "it has not scaled since");
+        for (current, desired, target, last, expected) in [
+            (4, 5, "AverageValue", "2", "New size: 5; reason: cpu resource above target"),
+            (5, 3, utilization, "3", "New size: 3; reason: All metrics below target"),
+            (7, 5, utilization, "4", "Current number of replicas above Spec.MaxReplicas"),
+            (1, 2, utilization, "5", "Current number of replicas below Spec.MinReplicas"),
+        ] {
+            let said = look(current, desired, target, json!(last));
+            assert!(said.last().is_some_and(|it| it.contains(expected)), "{said:?}");
+        }
     }
 
     #[test]

@@ -21,7 +21,8 @@ use tokio::time::sleep;
 use self::call::{Call, call, connect};
 pub use self::call::{ExecError, ExecRequest, ForwardRequest, Terminal};
 pub(crate) use self::call::{answer_of, find};
-pub use self::forward::{find_port, forward};
+pub(crate) use self::forward::ended;
+pub use self::forward::{find_port, forward, pod_end};
 use self::relay::Relay;
 use super::state::Machine;
 use crate::accepting::ACCEPT_PAUSE;
@@ -135,6 +136,7 @@ async fn pass_to_pod(machine: &Machine, caller: &Connection) -> Result<(), Strin
             }
             (pod, PodRequest::Forward { port })
         }
+        Call::End(request) => return forward::tell_end(machine, &request, caller).await,
     };
     pass(machine, &pod, &request, &packet.fds, caller).await
 }

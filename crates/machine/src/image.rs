@@ -56,11 +56,7 @@ pub(crate) struct StoredImage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// No entry point is known.
-    #[error(
-        "image {image:?} means nothing on this machine: import it with --image {name}=oci:PATH or \
-         --image {name}=registry:{image}, give the container a `command`, or say what it runs with \
-         --image {name}=COMMAND"
-    )]
+    #[error("image {image:?} means nothing on this machine: {}", ways(image, name))]
     Unknown {
         /// As written.
         image: String,
@@ -94,7 +90,9 @@ pub enum ImageError {
     },
     /// An `--image` argument is not of the right form.
     #[error(
-        "--image {argument:?} is none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE"
+        "--image {argument:?} is neither NAME=COMMAND nor NAME= with one of oci:PATH, \
+         oci-archive:FILE, docker-archive:FILE, docker-daemon:REFERENCE, containerd:REFERENCE and \
+         registry:REFERENCE"
     )]
     Argument {
         /// As written.
@@ -106,6 +104,29 @@ pub enum ImageError {
         /// As written.
         argument: String,
     },
+}
+
+/// The ways to give an image a meaning.
+pub(crate) fn ways(image: &str, name: &str) -> String {
+    format!(
+        "import it with --image {name}= and one of oci:PATH, docker-archive:FILE, \
+         docker-daemon:{image}, containerd:{image} and registry:{image}; or run a program of this \
+         computer, by a `command` or with --image {name}=COMMAND; images that need none of it are \
+         busybox, alpine, curlimages/curl and those of the samples (`ambit sample --help`)"
+    )
+}
+
+/// The program of this computer that a container runs because its image means nothing, and only its
+/// `command` says what it is.
+pub(crate) fn host_program<'c>(
+    image: &str,
+    command: &'c [String],
+    images: &ImageMap,
+) -> Option<&'c str> {
+    let program = command.first().filter(|it| !PROGRAM_NAMES.contains(&it.as_str()))?;
+    // Whether the image has a meaning does not depend on what it is told.
+    let alone = command_line(image, &[], &["sh".to_owned()], images);
+    matches!(alone, Err(ImageError::Unknown { .. })).then_some(program)
 }
 
 impl ImageMap {
@@ -408,6 +429,26 @@ mod tests {
         check("shop/cart:2", &[], &["-x"], Ok("/opt/cart|--port|80 80|-x"));
         check("localhost:5000/shop/other:2", &["run"], &[], Ok("run"));
         check("localhost:5000/shop/other:2", &[], &[], Err("--image localhost:5000/shop/other="));
+        for way in ["oci:", "docker-archive:", "docker-daemon:", "containerd:", "registry:"] {
+            check("localhost:5000/shop/other:2", &[], &[], Err(way));
+        }
+    }
+
+    #[test]
+    fn an_unknown_image_with_a_command_is_a_program_of_the_computer() {
+        let check = |image: &str, command: &[&str], expected: Option<&str>| {
+            let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+            let images = ImageMap::parse(["shop/cart=/opt/cart"]).expect("a command");
+            assert_eq!(host_program(image, &command, &images), expected, "{image}");
+        };
+        check("shop/other:2", &["nginx", "-g"], Some("nginx"));
+        check("python", &["python3"], Some("python3"));
+        check("shop/other:2", &[], None);
+        check("shop/other:2", &["ambit", "sample", "echo"], None);
+        check("shop/cart:2", &["sh"], None);
+        check("busybox", &["sh"], None);
+        check("ambit/sample:1", &["sh"], None);
+        check("kong/httpbin", &["gunicorn"], None);
     }
 
     #[test]

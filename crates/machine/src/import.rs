@@ -492,8 +492,8 @@ mod tests {
             ("web=registry:a b", "cannot be used"),
             ("web=docker-daemon:", "cannot be used"),
             ("web=containerd:", "cannot be used"),
-            ("=oci:a", "none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE"),
-            ("oci:a", "none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE"),
+            ("=oci:a", "neither NAME=COMMAND nor NAME= with one of oci:PATH"),
+            ("oci:a", "neither NAME=COMMAND nor NAME= with one of oci:PATH"),
         ] {
             let error = ImageArguments::parse([argument]).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

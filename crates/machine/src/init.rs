@@ -107,7 +107,11 @@ async fn live(config: UpConfig, way_out: Option<OwnedFd>) -> anyhow::Result<()> 
     create_directories(&layout)?;
     start_log(&layout)?;
     let _held_for_life = lock(&layout)?;
-    let (machine, reaper) = set_up(&config, layout)?;
+    // Each connection with the host takes files of this process. What it starts keeps the limit
+    // that the machine was started with: programs of containers may call `select(2)`.
+    let open_files = process::open_files_limit();
+    process::raise_open_files_limit().context("raise the limit of open files")?;
+    let (machine, reaper) = set_up(&config, layout, open_files)?;
     let machine = Arc::new(machine);
     server::listen(&machine)?;
     exec::listen(&machine)?;
@@ -178,7 +182,7 @@ fn lock(layout: &Layout) -> anyhow::Result<File> {
     Ok(file)
 }
 
-fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)> {
+fn set_up(config: &UpConfig, layout: Layout, files: usize) -> anyhow::Result<(Machine, Reaper)> {
     // Before the new /proc hides it: who this process is on the host.
     let pid: i32 = fs::read_link("/proc/self")?
         .to_str()
@@ -231,7 +235,7 @@ fn set_up(config: &UpConfig, layout: Layout) -> anyhow::Result<(Machine, Reaper)
     tell(&Progress::Done { what: "the networks".to_owned() });
     let machine = Machine {
         role_list: roles::roles(config, &layout),
-        roles: Roles::default(),
+        roles: Roles::new(files),
         fabric: own,
         capture: Mutex::new(None),
         objects: Mutex::new(Objects { store, reported, admission, mesh, events, settled }),

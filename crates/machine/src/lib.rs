@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `birth`, `init`, `server`, `roles`, `down` | the machine's life, and the mesh's processes |
 //! | `client`, `exec`, `processes`, `record` | what the user's commands need |
-//! | `publish` | ports of the host that lead to gateways |
+//! | `publish` | ports of the host that lead to gateways and services |
 //! | `egress` | the way out of a machine, where it is asked for |
 //! | `kubernetes_api` | the Kubernetes API on a port of the host, for kubectl |
 //! | [`layout`], [`ownership`] | the paths in the state directory, and who owns them |
@@ -87,7 +87,9 @@ pub use command::{Difference, Expected};
 pub use config::{LinkConfig, LinkError, Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use egress::{Egress, EgressError};
-pub use exec::{ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward};
+pub use exec::{
+    ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward, pod_end,
+};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{
     FetchError, ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries,
@@ -105,8 +107,8 @@ pub use node_labels::{NodeLabels, NodeLabelsError};
 pub use pod_object::complete_pod;
 pub use processes::{ProcessInfo, processes};
 pub use publish::{
-    Destination, PublishError, Published, PublishedError, asked_by_service, bind, publish,
-    publish_of_service,
+    Destination, Opened, PublishError, Published, PublishedError, Transport, asked_by_service,
+    bind, publish, publish_of_service,
 };
 pub use readiness::Check;
 pub use record::{Liveness, Record, RecordError, liveness};

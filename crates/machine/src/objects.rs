@@ -7,6 +7,7 @@
 mod admit;
 mod autoscaler_fields;
 mod change;
+mod host_programs;
 mod node_ports;
 mod nodes;
 mod pod_fields;
@@ -104,6 +105,7 @@ impl fmt::Display for Change {
 pub struct Changes {
     /// One entry per object that was named, in that order; cascades follow.
     pub changes: Vec<Change>,
-    /// Fields that have no effect on a machine, and pods that no node takes, each with its object.
+    /// Fields that have no effect on a machine, images that it does not have, and pods that no node
+    /// takes, each with its object.
     pub warnings: Vec<String>,
 }

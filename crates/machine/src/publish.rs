@@ -1,23 +1,27 @@
 //! Ports of the host that lead to gateways and services of the machine.
 //!
 //! A machine's networks have no link to the host's. So the user's command opens the sockets where
-//! it runs itself, and hands them to process 1, which connects what comes to the gateway's or the
-//! service's address from within a node. Nothing is opened that neither a flag nor the type of a
-//! service names, and a port leads to nothing else than it names.
+//! it runs itself, and hands them to process 1, which carries what comes to the gateway's or the
+//! service's address from within a node: connections here, datagrams in `datagrams`. Nothing is
+//! opened that neither a flag nor the type of a service names, and a port leads to nothing else
+//! than it names.
+
+mod datagrams;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
+use ambit_net::nftables::Protocol;
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
-use ambit_net::socket::{ListenOptions, tcp_listener};
+use ambit_net::socket::{ListenOptions, tcp_listener, udp_bind, unspecified_like};
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,6 +54,8 @@ const DEFAULT_NAMESPACE: &str = "default";
 pub struct Published {
     /// Where the host listens.
     pub address: SocketAddr,
+    /// What it carries.
+    pub transport: Transport,
     /// Of what kind it is.
     pub to: Destination,
     /// Its namespace.
@@ -58,6 +64,35 @@ pub struct Published {
     pub name: String,
     /// The port of the Gateway's listener, or of the service.
     pub port: u16,
+}
+
+/// What a port of the host can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Transport {
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+impl Transport {
+    /// As a publication has it after its port.
+    const ALL: [(&str, Self); 2] = [("tcp", Self::Tcp), ("udp", Self::Udp)];
+
+    /// Kubernetes' word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+
+    fn protocol(self) -> Protocol {
+        match self {
+            Self::Tcp => Protocol::Tcp,
+            Self::Udp => Protocol::Udp,
+        }
+    }
 }
 
 /// What a port of the host can lead to.
@@ -81,8 +116,8 @@ impl Destination {
 /// What is no publication.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{written:?}: {what}; write [IP:]PORT=[NAMESPACE/]SERVICE:PORT, or a / before the port of a \
-     Gateway, as in 8443=ingress/443"
+    "{written:?}: {what}; write [IP:]PORT[/udp]=[NAMESPACE/]SERVICE:PORT, or a / before the port \
+     of a Gateway, as in 8443=ingress/443"
 )]
 pub struct PublishedError {
     written: String,
@@ -93,10 +128,12 @@ pub struct PublishedError {
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The host does not give it.
-    #[error("cannot listen at {address}; choose another port or address")]
+    #[error("cannot listen at {address} ({}); choose another port or address", transport.name())]
     Listen {
         /// Where.
         address: SocketAddr,
+        /// For what.
+        transport: Transport,
         /// Why.
         source: io::Error,
     },
@@ -124,10 +161,19 @@ pub enum PublishError {
     Broken(#[source] PacketError),
 }
 
+impl Published {
+    /// What no other publication has.
+    fn at(&self) -> (SocketAddr, Transport) {
+        (self.address, self.transport)
+    }
+}
+
 impl fmt::Display for Published {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, to, namespace, name, port } = self;
-        write!(f, "{address} leads to {} {namespace}/{name} port {port}", to.kind().name())
+        let Self { address, transport, to, namespace, name, port } = self;
+        let carried = if *transport == Transport::Udp { "/udp" } else { "" };
+        let kind = to.kind().name();
+        write!(f, "{address}{carried} leads to {kind} {namespace}/{name} port {port}")
     }
 }
 
@@ -140,6 +186,15 @@ impl FromStr for Published {
         let wrong = |what| PublishedError { written: written.to_owned(), what };
         let (host, meant) = written.split_once('=').ok_or_else(|| wrong("it has no `=`"))?;
         let number = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
+        let (host, transport) = match host.split_once('/') {
+            None => (host, Transport::Tcp),
+            Some((host, carried)) => {
+                let known = Transport::ALL.iter().find(|(name, _)| *name == carried);
+                let (_, transport) =
+                    known.ok_or_else(|| wrong("after the port is no tcp or udp"))?;
+                (host, *transport)
+            }
+        };
         let address = match number(host) {
             Some(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
             None => {
@@ -147,6 +202,10 @@ impl FromStr for Published {
                 address.ok_or_else(|| wrong("before the `=` is neither a port nor IP:PORT"))?
             }
         };
+        // Which of the host's addresses was asked is lost, and a client takes answers of no other.
+        if transport == Transport::Udp && address.ip().is_unspecified() {
+            return Err(wrong("UDP needs one address, not all of the computer"));
+        }
         let (to, (name, port)) = match (meant.rsplit_once(':'), meant.rsplit_once('/')) {
             (Some(service), _) => (Destination::Service, service),
             (None, Some(gateway)) => (Destination::Gateway, gateway),
@@ -157,12 +216,13 @@ impl FromStr for Published {
         if namespace.is_empty() || name.is_empty() || name.contains(['/', ':']) {
             return Err(wrong("what it leads to has no name"));
         }
-        Ok(Self { address, to, namespace: namespace.to_owned(), name: name.to_owned(), port })
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Ok(Self { address, transport, to, namespace, name, port })
     }
 }
 
 /// The ports of the loopback that a service's type asks for: its node ports, and a load balancer's
-/// own ports. UDP is not carried.
+/// own ports.
 pub fn asked_by_service(service: &Value) -> Vec<Published> {
     let text = |pointer| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let is_balanced = match text("/spec/type") {
@@ -172,12 +232,18 @@ pub fn asked_by_service(service: &Value) -> Vec<Published> {
     };
     let mut asked = Vec::new();
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
-    for it in ports.filter(|it| it["protocol"].as_str().unwrap_or("TCP") == "TCP") {
+    for it in ports {
+        let transport = match it["protocol"].as_str() {
+            None | Some("TCP") => Transport::Tcp,
+            Some("UDP") => Transport::Udp,
+            Some(_) => continue,
+        };
         let number = |field: &str| u16::try_from(it[field].as_u64()?).ok().filter(|it| *it != 0);
         let Some(port) = number("port") else { continue };
         let of_host = [Some(port).filter(|_| is_balanced), number("nodePort")];
         asked.extend(of_host.into_iter().flatten().map(|of_host| Published {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, of_host)),
+            transport,
             to: Destination::Service,
             namespace: text("/metadata/namespace").to_owned(),
             name: text("/metadata/name").to_owned(),
@@ -187,27 +253,64 @@ pub fn asked_by_service(service: &Value) -> Vec<Published> {
     asked
 }
 
+/// A socket of the host, which is open.
+pub enum Opened {
+    /// Takes connections.
+    Tcp(TcpListener),
+    /// Takes datagrams.
+    Udp(UdpSocket),
+}
+
+impl Opened {
+    fn new(fd: OwnedFd, transport: Transport) -> io::Result<Self> {
+        Ok(match transport {
+            Transport::Tcp => {
+                let listener = TcpListener::from(fd);
+                listener.set_nonblocking(true)?;
+                Self::Tcp(listener)
+            }
+            Transport::Udp => {
+                let socket = UdpSocket::from(fd);
+                socket.set_nonblocking(true)?;
+                Self::Udp(socket)
+            }
+        })
+    }
+}
+
+impl AsFd for Opened {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Udp(socket) => socket.as_fd(),
+        }
+    }
+}
+
 /// Opens the sockets of publications, where this process is.
-pub fn bind(all: &[Published]) -> Result<Vec<TcpListener>, PublishError> {
+pub fn bind(all: &[Published]) -> Result<Vec<Opened>, PublishError> {
     all.iter().map(bind_one).collect()
 }
 
-fn bind_one(published: &Published) -> Result<TcpListener, PublishError> {
+fn bind_one(published: &Published) -> Result<Opened, PublishError> {
     let options = ListenOptions { v6only: true, ..ListenOptions::default() };
-    let address = published.address;
-    let opened = tcp_listener(address, &options);
-    opened.map_err(|source| PublishError::Listen { address, source })
+    let Published { address, transport, .. } = *published;
+    let opened = match transport {
+        Transport::Tcp => tcp_listener(address, &options).map(Opened::Tcp),
+        Transport::Udp => udp_bind(address, &options).map(Opened::Udp),
+    };
+    opened.map_err(|source| PublishError::Listen { address, transport, source })
 }
 
 /// Hands the sockets to a machine, which keeps them to its end.
 pub async fn publish(
     layout: &Layout,
     all: &[Published],
-    sockets: Vec<TcpListener>,
+    sockets: Vec<Opened>,
 ) -> Result<(), PublishError> {
-    for (published, listener) in all.iter().zip(sockets) {
+    for (published, socket) in all.iter().zip(sockets) {
         let order = Order { published: published.clone(), may_move: false };
-        ask(layout, &order, Some(listener)).await?;
+        ask(layout, &order, Some(socket)).await?;
     }
     Ok(())
 }
@@ -222,8 +325,8 @@ pub async fn publish_of_service(
     if ask(layout, &order, None).await? {
         return Ok(false);
     }
-    let listener = bind_one(published)?;
-    ask(layout, &order, Some(listener)).await?;
+    let socket = bind_one(published)?;
+    ask(layout, &order, Some(socket)).await?;
     Ok(true)
 }
 
@@ -236,11 +339,7 @@ struct Order {
 }
 
 /// Whether process 1 does so: with a socket always.
-async fn ask(
-    layout: &Layout,
-    order: &Order,
-    listener: Option<TcpListener>,
-) -> Result<bool, PublishError> {
+async fn ask(layout: &Layout, order: &Order, opened: Option<Opened>) -> Result<bool, PublishError> {
     check_state_directory(layout.root())?;
     let socket = layout.publish_socket();
     let unreachable = |source| PublishError::Unreachable { socket: socket.clone(), source };
@@ -250,7 +349,7 @@ async fn ask(
         return Err(PublishError::Foreign { socket, uid: peer.uid });
     }
     let text = serde_json::to_vec(order).expect("an order can be written as JSON");
-    let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
+    let fds: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
     connection.send(&text, &fds).await.map_err(PublishError::Broken)?;
     let mut answer = [0; 1];
     let said = connection.receive(&mut answer).await.map_err(PublishError::Broken)?;
@@ -286,7 +385,7 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
 
 /// The ports that are open, and where each leads now.
 #[derive(Default)]
-struct Ways(Mutex<HashMap<SocketAddr, Arc<Way>>>);
+struct Ways(Mutex<HashMap<(SocketAddr, Transport), Arc<Way>>>);
 
 /// Where a port leads now.
 struct Way {
@@ -301,14 +400,14 @@ impl Way {
 }
 
 impl Ways {
-    fn all(&self) -> MutexGuard<'_, HashMap<SocketAddr, Arc<Way>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<(SocketAddr, Transport), Arc<Way>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a port that is open for a service lead to another one; whether it does.
     fn lead(&self, order: &Order) -> bool {
         let all = self.all();
-        let Some(way) = all.get(&order.published.address) else { return false };
+        let Some(way) = all.get(&order.published.at()) else { return false };
         let is_it = way.to().as_ref() == &order.published;
         let may = is_it || way.may_move && order.may_move;
         if may {
@@ -321,9 +420,9 @@ impl Ways {
     /// Enters a port that was opened.
     fn open(&self, order: Order) -> Arc<Way> {
         let Order { published, may_move } = order;
-        let address = published.address;
+        let at = published.at();
         let way = Arc::new(Way { to: Mutex::new(Arc::new(published)), may_move });
-        self.all().insert(address, Arc::clone(&way));
+        self.all().insert(at, Arc::clone(&way));
         way
     }
 }
@@ -341,9 +440,14 @@ async fn take(machine: Arc<Machine>, ways: Arc<Ways>, caller: Connection) {
     };
     tell(&caller, DONE).await;
     drop(caller);
-    if let Some((way, socket)) = way {
-        tracing::info!(published = %way.to(), "published");
-        carry(machine, way, socket).await;
+    let Some((way, opened)) = way else { return };
+    tracing::info!(published = %way.to(), "published");
+    let carried = match opened {
+        Opened::Tcp(listener) => carry_connections(machine, &way, listener).await,
+        Opened::Udp(socket) => carry_datagrams(machine, &way, socket).await,
+    };
+    if let Err(error) = carried {
+        tracing::error!(%error, published = %way.to(), "a port is not published");
     }
 }
 
@@ -353,24 +457,28 @@ async fn tell(caller: &Connection, answer: &[u8]) {
     }
 }
 
-async fn taken(caller: &Connection) -> anyhow::Result<(Order, Option<tokio::net::TcpListener>)> {
+async fn taken(caller: &Connection) -> anyhow::Result<(Order, Option<Opened>)> {
     let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
     let packet = caller.receive(&mut buffer).await?;
-    let order = serde_json::from_slice(&buffer[..packet.length])?;
+    let order: Order = serde_json::from_slice(&buffer[..packet.length])?;
     let mut sockets = packet.fds;
     ensure!(sockets.len() <= 1, "it has more than one socket");
-    let Some(socket) = sockets.pop() else { return Ok((order, None)) };
-    let socket = TcpListener::from(socket);
-    socket.set_nonblocking(true)?;
-    Ok((order, Some(tokio::net::TcpListener::from_std(socket)?)))
+    let socket = sockets.pop();
+    let opened = socket.map(|socket| Opened::new(socket, order.published.transport)).transpose()?;
+    Ok((order, opened))
 }
 
 /// Connects what comes to where the port leads, for as long as the machine lives.
-async fn carry(machine: Arc<Machine>, way: Arc<Way>, socket: tokio::net::TcpListener) {
+async fn carry_connections(
+    machine: Arc<Machine>,
+    way: &Way,
+    listener: TcpListener,
+) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let held = Arc::clone(&room).acquire_owned().await.expect("nobody closes it");
-        let client = match socket.accept().await {
+        let client = match listener.accept().await {
             Ok((client, _)) => client,
             Err(error) => {
                 tracing::warn!(%error, published = %way.to(), "cannot accept; waiting");
@@ -389,17 +497,33 @@ async fn carry(machine: Arc<Machine>, way: Arc<Way>, socket: tokio::net::TcpList
     }
 }
 
+/// Carries datagrams to where the port leads, for as long as the machine lives.
+async fn carry_datagrams(machine: Arc<Machine>, way: &Way, socket: UdpSocket) -> io::Result<()> {
+    let socket = tokio::net::UdpSocket::from_std(socket)?;
+    let connect = move |to: Arc<Published>| {
+        let machine = Arc::clone(&machine);
+        async move {
+            let address = current_address(&machine, &to).await?;
+            let netns = entry(&machine)?;
+            let socket = netns.run(|| UdpSocket::bind((unspecified_like(address.ip()), 0)))??;
+            socket.set_nonblocking(true)?;
+            let socket = tokio::net::UdpSocket::from_std(socket)?;
+            socket.connect(address).await.with_context(|| format!("connect to {address}"))?;
+            Ok(socket)
+        }
+    };
+    datagrams::carry(socket, || way.to(), connect).await;
+    Ok(())
+}
+
 /// Carries one connection to its end.
 async fn join(
     machine: Arc<Machine>,
     to: Arc<Published>,
     mut client: TcpStream,
 ) -> anyhow::Result<()> {
-    // Whoever holds the objects may hold them for long, and other connections go on meanwhile.
-    let (of, wanted) = (Arc::clone(&machine), Arc::clone(&to));
-    let address = tokio::task::spawn_blocking(move || address(&of, &wanted)).await??;
-    let netns = machine.members.get(&machine.record.nodes[0]).context("there is no node")?;
-    let connecting = timeout(CONNECT_TIMEOUT, connect(netns, address));
+    let address = current_address(&machine, &to).await?;
+    let connecting = timeout(CONNECT_TIMEOUT, connect(entry(&machine)?, address));
     let connected = connecting.await.context("nobody accepts in time")?;
     let mut server = connected.with_context(|| format!("connect to {address}"))?;
     client.set_nodelay(true)?;
@@ -410,9 +534,23 @@ async fn join(
     Ok(())
 }
 
-/// The address at which it is now.
+/// The node from which a machine is entered.
+fn entry(machine: &Machine) -> anyhow::Result<&NetNs> {
+    machine.members.get(&machine.record.nodes[0]).context("there is no node")
+}
+
+/// The address at which it is now. Whoever holds the objects may hold them for long, and what else
+/// passes goes on meanwhile.
+async fn current_address(
+    machine: &Arc<Machine>,
+    to: &Arc<Published>,
+) -> anyhow::Result<SocketAddr> {
+    let (machine, to) = (Arc::clone(machine), Arc::clone(to));
+    tokio::task::spawn_blocking(move || address(&machine, &to)).await?
+}
+
 fn address(machine: &Machine, to: &Published) -> anyhow::Result<SocketAddr> {
-    let Published { namespace, name, port, .. } = to;
+    let Published { transport, namespace, name, port, .. } = to;
     let kind = to.to.kind();
     let objects = machine.objects();
     let object = ObjectRef::new(kind, Some(namespace), name);
@@ -426,7 +564,7 @@ fn address(machine: &Machine, to: &Published) -> anyhow::Result<SocketAddr> {
             let first = first.with_context(|| format!("{object} has no address yet"))?;
             Ok(SocketAddr::new(first, *port))
         }
-        Destination::Service => address_of(&objects, &object, value, *port),
+        Destination::Service => address_of(&objects, &object, value, (*transport, *port)),
     }
 }
 
@@ -435,14 +573,14 @@ fn address_of(
     objects: &Objects,
     object: &ObjectRef,
     service: &Value,
-    port: u16,
+    (transport, port): (Transport, u16),
 ) -> anyhow::Result<SocketAddr> {
     let namespace = object.namespace.as_deref();
     let near = objects.store.of_plural("pods");
     let near = near.filter(|(it, _)| it.namespace.as_deref() == namespace);
     let all = views([(object, service)].into_iter(), near, &objects.reported);
     let view = all.first().with_context(|| format!("{object} cannot be read"))?;
-    let at = view.tcp_port(port).map_err(anyhow::Error::msg)?;
+    let at = view.port(transport.protocol(), port).map_err(anyhow::Error::msg)?;
     if let Some(address) = view.addresses.first() {
         return Ok(SocketAddr::new(*address, port));
     }
@@ -484,6 +622,11 @@ mod tests {
         check("[::1]:80=web/80", Ok("[::1]:80 leads to Gateway default/web port 80"));
         check("8080=web:80", Ok("127.0.0.1:8080 leads to Service default/web port 80"));
         check("[::1]:80=shop/web:80", Ok("[::1]:80 leads to Service shop/web port 80"));
+        check("53/udp=dns:53", Ok("127.0.0.1:53/udp leads to Service default/dns port 53"));
+        check("53/tcp=dns:53", Ok("127.0.0.1:53 leads to Service default/dns port 53"));
+        check("[::1]:53/udp=edge/53", Ok("[::1]:53/udp leads to Gateway default/edge port 53"));
+        check("53/sctp=dns:53", Err("no tcp or udp"));
+        check("0.0.0.0:53/udp=dns:53", Err("UDP needs one address"));
         check("8443", Err("no `=`"));
         check("0=web/80", Err("neither a port"));
         check("localhost:80=web/80", Err("neither a port"));
@@ -511,17 +654,23 @@ mod tests {
         check(json!({"ports": ports}), &[]);
         check(
             json!({"type": "NodePort", "ports": ports}),
-            &["127.0.0.1:30080 leads to Service shop/web port 80"],
+            &[
+                "127.0.0.1:30080 leads to Service shop/web port 80",
+                "127.0.0.1:30053/udp leads to Service shop/web port 53",
+            ],
         );
         check(
             json!({"type": "LoadBalancer", "ports": ports}),
             &[
                 "127.0.0.1:80 leads to Service shop/web port 80",
                 "127.0.0.1:30080 leads to Service shop/web port 80",
+                "127.0.0.1:53/udp leads to Service shop/web port 53",
+                "127.0.0.1:30053/udp leads to Service shop/web port 53",
             ],
         );
         check(
-            json!({"type": "LoadBalancer", "ports": [{"port": 80}]}),
+            json!({"type": "LoadBalancer", "ports": [{"port": 80},
+                {"port": 81, "protocol": "SCTP"}]}),
             &["127.0.0.1:80 leads to Service shop/web port 80"],
         );
     }
@@ -536,6 +685,7 @@ mod tests {
         assert!(ways.lead(&order("80=web:80", true)));
         assert!(ways.lead(&order("80=other:80", true)));
         assert_eq!(way.to().name, "other");
+        assert!(!ways.lead(&order("80/udp=web:80", true)), "another port of the host");
         // What a flag has opened stays where it leads.
         let way = ways.open(order("81=web:80", false));
         assert!(ways.lead(&order("81=web:80", true)));

@@ -66,9 +66,11 @@ struct State {
 }
 
 /// The programs of a machine.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Roles {
     states: Arc<Mutex<BTreeMap<String, State>>>,
+    /// How many files they may open, and pods with them, unless they raise that themselves.
+    open_files: usize,
 }
 
 /// Every program of a machine of this configuration.
@@ -238,6 +240,11 @@ fn text(path: PathBuf) -> String {
 }
 
 impl Roles {
+    /// None yet, and so many open files for each.
+    pub(super) fn new(open_files: usize) -> Self {
+        Self { states: Arc::default(), open_files }
+    }
+
     /// Starts a program and keeps it running for as long as the runtime lives.
     pub(super) fn keep(&self, role: Role, netns: NetNs, reaper: Reaper) {
         self.change(&role.name, |_| {});
@@ -252,7 +259,7 @@ impl Roles {
                 sleep(NEED_INTERVAL).await;
             }
             let started = Instant::now();
-            let exit = match start(role, netns) {
+            let exit = match start(role, netns, self.open_files) {
                 Ok(pid) => {
                     self.change(&role.name, |state| state.pid = Some(pid));
                     reaper.end_of(pid).await.map_or(-1, exit_code)
@@ -304,7 +311,7 @@ impl Roles {
     }
 }
 
-fn start(role: &Role, netns: &NetNs) -> io::Result<Pid> {
+fn start(role: &Role, netns: &NetNs, open_files: usize) -> io::Result<Pid> {
     let output = LogFile::open(&role.log)?.collect()?;
     let error = output.try_clone()?;
     let input = match &role.socket {
@@ -322,6 +329,7 @@ fn start(role: &Role, netns: &NetNs) -> io::Result<Pid> {
         .stdin(input)
         .stdout(output)
         .stderr(error);
+    process::start_with_open_files(&mut command, open_files);
     // The child is born where its parent is at that moment; the reaper waits for it.
     let child = netns.run(|| command.spawn())??;
     Ok(Pid::try_from(child.id()).expect("process ids are positive"))

@@ -5,7 +5,7 @@
 
 use ambit_manifest::{Finding, Manifests, Typed};
 
-use crate::image::{ImageError, ImageMap, command_line};
+use crate::image::{ImageError, ImageMap, command_line, ways};
 use crate::import::ImageSources;
 
 /// Every container whose image means nothing, each with its place in the manifests; those that are
@@ -54,10 +54,7 @@ fn in_words(error: &ImageError, takes_images: bool) -> (String, String) {
         ImageError::Unknown { image, name } => (
             format!("{image:?} means nothing on this machine"),
             match takes_images {
-                true => format!(
-                    "import it with --image {name}=oci:PATH or --image {name}=registry:{image}, \
-                     add a `command`, or say what it runs with --image {name}=COMMAND"
-                ),
+                true => ways(image, name),
                 false => "add a `command`".to_owned(),
             },
         ),
@@ -121,19 +118,22 @@ spec:
         let sources = ImageSources::default();
         let found = unknown_images(&manifests, Some(&images), &sources);
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let nothing = "means nothing on this machine";
+        let cart = ways("registry:5000/shop/cart:2", "registry:5000/shop/cart");
         let expected = [
-            "app.yaml:7: Pod default/a: spec.initContainers[0].image: \"shop/first:1\" means \
-             nothing on this machine; import it with --image shop/first=oci:PATH or \
-             --image shop/first=registry:shop/first:1, add a `command`, or say what it runs with \
-             --image shop/first=COMMAND",
+            &format!(
+                "app.yaml:7: Pod default/a: spec.initContainers[0].image: \"shop/first:1\" \
+                 {nothing}; {}",
+                ways("shop/first:1", "shop/first")
+            ),
             "app.yaml:12: Pod default/a: spec.containers[1].image: \"ambit/sample:1\" needs to be \
              told which sample it is; add its name, as in args: [\"echo\"]",
-            "app.yaml:26: Deployment default/b: spec.template.spec.containers[1].image: \
-             \"registry:5000/shop/cart:2\" means nothing on this machine; import it with \
-             --image registry:5000/shop/cart=oci:PATH or \
-             --image registry:5000/shop/cart=registry:registry:5000/shop/cart:2, add a `command`, \
-             or say what it runs with --image registry:5000/shop/cart=COMMAND",
+            &format!(
+                "app.yaml:26: Deployment default/b: spec.template.spec.containers[1].image: \
+                 \"registry:5000/shop/cart:2\" {nothing}; {cart}"
+            ),
         ];
+        assert!(cart.contains("docker-daemon:registry:5000/shop/cart:2, containerd:"), "{cart}");
         assert_eq!(found, expected);
         let remedy = &unknown_images(&manifests, None, &sources)[0].remedy;
         assert_eq!(remedy, "add a `command`", "there is no --image");

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::finding::{Issues, Path};
 use super::object::{Kind, Typed};
+use super::type_errors::TypeError;
 
 /// Decodes `value` as `kind`; adds problems to `issues`.
 pub(crate) fn decode(kind: Kind, value: &Value, issues: &mut Issues) -> Option<Typed> {
@@ -167,30 +168,12 @@ pub(crate) fn strict<T: DeserializeOwned>(value: &Value, issues: &mut Issues) ->
         Ok(object) if unknown.is_empty() => Some(Arc::new(object)),
         Ok(_) => None,
         Err(error) => {
-            let what = error.to_string();
             let path = track.path().to_string();
             let path = if path == "." { Path::default() } else { Path::at(&path) };
-            issues.error(&path, &what, remedy(&what));
+            let TypeError { what, remedy } = TypeError::new(&error.to_string());
+            issues.error(&path, what, remedy);
             None
         }
-    }
-}
-
-/// The remedy for a type error, derived from serde's message, which is all that serde gives.
-fn remedy(what: &str) -> &'static str {
-    let is_scalar = ["integer", "boolean", "floating point"].iter().any(|kind| what.contains(kind));
-    if what.contains("unknown variant") {
-        "use one of the listed values"
-    } else if what.contains("missing field") {
-        "add it"
-    } else if is_scalar && what.contains("expected a string") {
-        "put the value in quotes"
-    } else if what.contains("invalid type: string") {
-        "write the value without quotes and in the expected type"
-    } else if what.contains("null") {
-        "give a value or remove the field"
-    } else {
-        "write a value of the expected type"
     }
 }
 

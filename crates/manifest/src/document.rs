@@ -151,12 +151,61 @@ fn in_our_words(error: &serde_saphyr::Error, nodes_max: usize) -> String {
         Error::Budget {
             breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. }, ..
         } => format!("more than {nodes_max} values in one input; split it"),
-        Error::Budget { .. } => {
+        Error::Budget { .. }
+        | Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
             "too large once its anchors and aliases are written out; write the values themselves"
                 .to_owned()
         }
-        other => other.to_string().lines().next().unwrap_or_default().to_owned(),
+        Error::AliasError { error, .. } => in_our_words(error, nodes_max),
+        Error::NonFiniteFloat { value, .. } => {
+            format!("{value} is no finite number; write another, or put it in quotes")
+        }
+        Error::UnsupportedTag { tag, .. } => {
+            format!("the tag `{tag}` means nothing here; remove it")
+        }
+        other => in_fixed_words(other)
+            .map_or_else(|| first_line(&other.to_string()).to_owned(), str::to_owned),
     }
+}
+
+/// The same for mistakes of which there is nothing to quote.
+fn in_fixed_words(error: &serde_saphyr::Error) -> Option<&'static str> {
+    use serde_saphyr::Error;
+    Some(match error {
+        Error::NullIntoString { .. } => {
+            "a field has no name; write one before the colon, or remove the colon"
+        }
+        // All of a document is read as it comes, but for the names of fields.
+        Error::Unexpected { .. } => {
+            "a list or a map is where the name of a field must be; put a value with braces in \
+             quotes, and render a template such as {{ .Values.port }} before"
+        }
+        Error::InvalidScalar { .. } => "the value is not what its tag says; remove the tag",
+        Error::TaggedScalarCannotDeserializeIntoString { .. } => {
+            "a tag is where only text can be; remove the tag"
+        }
+        Error::InvalidBinaryBase64 { .. } | Error::BinaryNotUtf8 { .. } => {
+            "the value of !!binary is not the base64 of a text; write the text without the tag"
+        }
+        Error::RecursiveReferencesRequireWeakTypes { .. } => {
+            "an alias is within what its own anchor names; write the values themselves"
+        }
+        Error::UnknownAnchor { .. } => {
+            "no anchor of this name comes before the alias; correct its spelling, or put a value \
+             that begins with * in quotes"
+        }
+        Error::MergeValueNotMapOrSeqOfMaps { .. } => {
+            "the value of `<<` must be a map of fields, or a list of such; correct it"
+        }
+        _ => return None,
+    })
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 fn document(tree: Spanned<Tree>) -> Document {
@@ -339,8 +388,27 @@ mod tests {
         for (text, expected) in [
             ("a: 1\na: 2\n", "the field `a` appears twice; keep one of them"),
             (deep.as_str(), "nested more than 50 levels deep"),
+            ("a: .inf\n", ".inf is no finite number; write another, or put it in quotes"),
+            ("!!map a: b\n", "the tag `!!map` means nothing here; remove it"),
         ] {
             assert_eq!(parse(text).expect_err(text).what, expected);
+        }
+        for (text, expected) in [
+            ("? \n: 1\n", "a field has no name"),
+            ("port: {{ .Values.port }}\n", "where the name of a field must be"),
+            ("[a]: b\n", "where the name of a field must be"),
+            ("a: !!int x\n", "not what its tag says"),
+            ("a: !!timestamp 5\n", "only text can be"),
+            ("a: !!binary x\n", "not the base64 of a text"),
+            ("a: !!binary /w==\n", "not the base64 of a text"),
+            ("a: &a [*a]\n", "within what its own anchor names"),
+            ("a: *.example.com\n", "no anchor of this name"),
+            ("<<: 5\n", "the value of `<<` must be a map"),
+        ] {
+            let SyntaxError { line, what } = parse(text).expect_err(text);
+            assert!(what.contains(expected), "{text:?}: {what}");
+            let words = ["Option", "scalar", "deserialize", "u64", "policy"];
+            assert!(!words.iter().any(|word| what.contains(word)) && line > 0, "{what}");
         }
     }
 

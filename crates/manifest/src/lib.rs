@@ -33,6 +33,7 @@ mod spelling;
 pub mod telemetry;
 pub mod traffic;
 pub mod traffic_policy;
+mod type_errors;
 mod unread;
 mod validate;
 pub mod virtual_service;

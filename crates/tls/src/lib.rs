@@ -11,6 +11,7 @@
 //! | [`revocation`] | [`RevocationList`]: which certificates are revoked |
 //! | [`handshake`] | [`Acceptor`], [`Connector`], [`Peer`]: mutual TLS between workloads |
 //! | [`probe`] | a client without a certificate, to check that it is refused |
+//! | [`container_probe`] | TLS of a container's probes, like the kubelet's: unchecked |
 //! | [`origination`] | TLS towards servers outside of the mesh, verified by name |
 //! | [`edge`] | TLS of a gateway's listeners: certificates by name, clients of any kind |
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
@@ -43,6 +44,7 @@
 pub mod authority;
 pub mod certificate;
 pub mod client_hello;
+pub mod container_probe;
 pub mod edge;
 pub mod error;
 pub mod handshake;

@@ -57,9 +57,23 @@ pub(super) async fn run(args: PortForwardArgs) -> Result<ExitCode> {
         let way = Way { layout: layout.clone(), request: request(port), lost: lost.clone() };
         tokio::spawn(carry(listener, Arc::new(way), Arc::clone(&room)));
     }
+    let first = request(args.ports.first().map_or(0, |ports| ports.remote));
     // The channel is open as long as `lost` is here.
-    let error = first_lost.recv().await.context("nothing ends without a reason")?;
-    Err(error.into())
+    tokio::select! {
+        error = first_lost.recv() => Err(error.context("nothing ends without a reason")?.into()),
+        ended = end(&layout, &first) => {
+            ended?;
+            bail!("pod {namespace}/{name} has ended")
+        }
+    }
+}
+
+/// Waits for the end of a pod that is named. What makes pods has no end: others come.
+async fn end(layout: &Layout, request: &ForwardRequest) -> Result<()> {
+    if request.kind.is_none() && ambit_machine::pod_end(layout, request).await? {
+        return Ok(());
+    }
+    std::future::pending().await
 }
 
 /// Whether nobody listens there any more.

@@ -3,7 +3,7 @@
 
 use ambit_load::tell;
 use ambit_machine::{
-    Client, Destination, PublishError, Published, asked_by_service, publish_of_service,
+    Client, Destination, PublishError, Published, Transport, asked_by_service, publish_of_service,
 };
 use ambit_manifest::gateway::sets::ListenerSet;
 use ambit_manifest::{Object, Typed};
@@ -31,7 +31,7 @@ fn is_named(it: &Published, object: &Object) -> bool {
 }
 
 fn service(it: &Published, objects: &[Object]) -> Result<()> {
-    let Published { namespace, name, port, .. } = it;
+    let Published { transport, namespace, name, port, .. } = it;
     let named = objects.iter().find_map(|object| match &object.typed {
         Typed::Service(service) if is_named(it, object) => Some(service),
         _ => None,
@@ -40,15 +40,16 @@ fn service(it: &Published, objects: &[Object]) -> Result<()> {
         bail!("--publish: there is no Service {namespace}/{name} among the manifests");
     };
     let mut ports = found.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
-    let is_it = |protocol: Option<&str>| protocol.unwrap_or("TCP") == "TCP";
+    let is_it = |protocol: Option<&str>| protocol.unwrap_or("TCP") == transport.name();
     if !ports.any(|it| it.port == i32::from(*port) && is_it(it.protocol.as_deref())) {
-        bail!("--publish: Service {namespace}/{name} has no TCP port {port}");
+        let transport = transport.name();
+        bail!("--publish: Service {namespace}/{name} has no {transport} port {port}");
     }
     Ok(())
 }
 
 fn gateway(it: &Published, objects: &[Object]) -> Result<()> {
-    let Published { namespace, name, port, .. } = it;
+    let Published { transport, namespace, name, port, .. } = it;
     let named = objects.iter().find_map(|object| match &object.typed {
         Typed::Gateway(gateway) if is_named(it, object) => Some(gateway),
         _ => None,
@@ -63,11 +64,16 @@ fn gateway(it: &Published, objects: &[Object]) -> Result<()> {
     if protocols.is_empty() {
         bail!("--publish: Gateway {namespace}/{name} has no listener at port {port}");
     }
-    if protocols.iter().all(|protocol| *protocol == "UDP") {
-        bail!(
-            "--publish: port {port} of Gateway {namespace}/{name} takes UDP, and only TCP can be \
-             published"
-        );
+    let of = |is_udp| protocols.iter().any(|protocol| (*protocol == "UDP") == is_udp);
+    match transport {
+        Transport::Tcp if !of(false) => bail!(
+            "--publish: port {port} of Gateway {namespace}/{name} takes UDP; write /udp after the \
+             port of this computer, as in {port}/udp={namespace}/{name}/{port}"
+        ),
+        Transport::Udp if !of(true) => bail!(
+            "--publish: port {port} of Gateway {namespace}/{name} takes no UDP; leave /udp out"
+        ),
+        Transport::Tcp | Transport::Udp => {}
     }
     Ok(())
 }
@@ -93,18 +99,29 @@ pub(super) async fn open_asked(
 ) -> Result<()> {
     for service in client.objects("services").await? {
         for published in asked_by_service(&service) {
-            let Published { namespace, name, port, .. } = &published;
+            let Published { transport, namespace, name, port, .. } = &published;
             if !is_meant(namespace, name) {
                 continue;
             }
             match publish_of_service(client.layout(), &published).await {
                 Ok(true) => tell(format_args!("        {published}")),
                 Ok(false) => {}
-                Err(PublishError::Listen { address, source }) => tell(format_args!(
-                    "warning: {address} does not lead to Service {namespace}/{name}: {source}; \
-                     `ambit port-forward -n {namespace} service/{name} LOCAL:{port}` takes \
-                     another port"
-                )),
+                Err(PublishError::Listen { address, source, .. }) => {
+                    let other = match transport {
+                        Transport::Tcp => format!(
+                            "`ambit port-forward -n {namespace} service/{name} LOCAL:{port}` \
+                             takes another port"
+                        ),
+                        Transport::Udp => {
+                            "change its port, or end who has it, and apply it again".to_owned()
+                        }
+                    };
+                    tell(format_args!(
+                        "warning: {address} ({}) does not lead to Service {namespace}/{name}: \
+                         {source}; {other}",
+                        transport.name(),
+                    ));
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -57,6 +57,9 @@ fn busy_pods_become_more_and_fewer_again() {
     let status = serde_json::from_str::<Value>(&text).expect("JSON")["status"].clone();
     let measured = &status["currentMetrics"][0]["resource"]["current"]["averageUtilization"];
     assert!(measured.as_u64() > Some(50) && status["lastScaleTime"].is_string(), "{status}");
+    let events = machine.run(&["get", "events", "-n", "app"]);
+    let why = "New size: 2; reason: cpu resource utilization (percentage of request) above target";
+    assert!(events.contains("SuccessfulRescale") && events.contains(why), "{events}");
     // A manifest that leaves the number out does not undo it.
     machine.apply(
         &BUSY.replace("app: busy}}\n  template", "app: busy}}\n  minReadySeconds: 1\n  template"),

@@ -82,7 +82,7 @@ fn the_host_enters_the_mesh_through_a_gateway() {
         format!("--publish={https}=outside/edge/443"),
     ];
     let certificate = Certificate::new("www.example.com");
-    let more = format!("{EDGE}---\n{}", certificate.secret());
+    let more = format!("{EDGE}---\n{}", certificate.secret("outside/edge-tls"));
     let machine = Machine::up_with("gateway", Mesh::On, &[&flags[0], &flags[1]], &more);
     programmed(&machine);
     entered(&machine, http);
@@ -258,26 +258,28 @@ fn changed_under_load(machine: &Machine, port: u16) {
 }
 
 /// A certificate of its own authority.
-struct Certificate {
+pub(crate) struct Certificate {
     chain: String,
     key: String,
 }
 
 impl Certificate {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new([name.to_owned()]).expect("a name");
         let signed = params.self_signed(&key).expect("a certificate");
         Self { chain: signed.pem(), key: key.serialize_pem() }
     }
 
-    fn secret(&self) -> String {
+    /// A Secret with it, of this `NAMESPACE/NAME`.
+    pub(crate) fn secret(&self, of: &str) -> String {
+        let (namespace, name) = of.split_once('/').expect("it has a namespace");
         let indented = |pem: &str| pem.trim().replace('\n', "\n    ");
         let Self { chain, key } = self;
         format!(
             "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n\
-             metadata: {{name: edge-tls, namespace: outside}}\nstringData:\n  tls.crt: |\n    {}\n\
-             \x20 tls.key: |\n    {}\n",
+             metadata: {{name: {name}, namespace: {namespace}}}\nstringData:\n\
+             \x20 tls.crt: |\n    {}\n\x20 tls.key: |\n    {}\n",
             indented(chain),
             indented(key)
         )
@@ -291,7 +293,7 @@ fn secured(machine: &Machine, port: u16, first: Certificate) {
         status_of(&ask_securely(port, &first.chain).unwrap_or_default()) == "200"
     });
     assert_eq!(ask_securely(port, &second.chain), None, "it is not served");
-    machine.apply(&second.secret());
+    machine.apply(&second.secret("outside/edge-tls"));
     machine.wait("the new certificate is served", SETTLE_TIMEOUT, || {
         status_of(&ask_securely(port, &second.chain).unwrap_or_default()) == "200"
     });

@@ -191,6 +191,26 @@ fn forwards_ports(machine: &Machine) {
     for line in forwarding.lines() {
         assert_eq!(dial(&line).read(&mut [0; 1]).expect("its end"), 0, "{line}");
     }
+    // A pod that is named ends what leads to it, also if nothing is connected.
+    let leaving = "apiVersion: v1\nkind: Pod\nmetadata: {name: leaving, namespace: app}\nspec: \
+                   {containers: [{name: c, image: \"ambit/sample:1\", args: [sleep]}]}\n";
+    machine.apply(leaving);
+    machine.wait("it runs", SETTLE_TIMEOUT, || {
+        machine.pods().iter().any(|it| it.name == "leaving" && it.ready)
+    });
+    let mut forwarding = Watched::start(machine, "port-forward -n app leaving :1");
+    machine.wait("the port is told", SETTLE_TIMEOUT, || forwarding.lines().len() == 1);
+    machine.delete(leaving);
+    let mut ended = None;
+    machine.wait("it ends with the pod", SETTLE_TIMEOUT, || {
+        ended = forwarding.child.try_wait().expect("it is a child");
+        ended.is_some()
+    });
+    assert_eq!(ended.and_then(|it| it.code()), Some(1));
+    let mut said = String::new();
+    let error = forwarding.child.stderr.as_mut().expect("its output is a pipe");
+    error.read_to_string(&mut said).expect("it is text");
+    assert!(said.contains("pod app/leaving has ended"), "{said}");
     for (words, expected) in [
         ("svc/banner 0:81", "service app/banner has no TCP port 81; it has 9001"),
         ("svc/nobody 0:80", "there is no service app/nobody"),

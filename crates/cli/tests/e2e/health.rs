@@ -1,5 +1,6 @@
 //! Probes and hooks of pods in the mesh: the node asks them past no policy that concerns others.
 
+use crate::gateway::Certificate;
 use crate::machine::{Machine, SETTLE_TIMEOUT};
 use crate::policy::connects;
 
@@ -35,6 +36,29 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
+metadata: {name: sealed, namespace: shut}
+spec:
+  volumes: [{name: tls, secret: {secretName: sealed}}]
+  containers:
+  - name: web
+    image: python
+    command:
+    - python3
+    - -uc
+    - |
+      import http.server, ssl
+      server = http.server.HTTPServer((\"\", 8443), http.server.SimpleHTTPRequestHandler)
+      context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+      context.load_cert_chain(\"/tls/tls.crt\", \"/tls/tls.key\")
+      server.socket = context.wrap_socket(server.socket, server_side=True)
+      server.serve_forever()
+    ports: [{name: https, containerPort: 8443}]
+    volumeMounts: [{name: tls, mountPath: /tls}]
+    startupProbe: {httpGet: {port: https, scheme: HTTPS}, periodSeconds: 1, failureThreshold: 60}
+    livenessProbe: {httpGet: {port: https, scheme: HTTPS}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Pod
 metadata: {name: unwell, namespace: shut}
 spec:
   containers:
@@ -51,7 +75,9 @@ spec:
 #[test]
 fn probes_keep_pods_well_and_pass_no_policy() {
     let machine = Machine::none("health");
-    let said = machine.ambit_with(&["up", "-", "--detach"], PODS);
+    let secret = Certificate::new("another.example").secret("shut/sealed");
+    let manifests = format!("{PODS}---\n{secret}");
+    let said = machine.ambit_with(&["up", "-", "--detach"], &manifests);
     assert!(said.status.success(), "ambit up: {}", said.err);
     assert!(!said.err.contains("Probe"), "probes have an effect: {}", said.err);
     let restarts = |name: &str| {
@@ -61,7 +87,11 @@ fn probes_keep_pods_well_and_pass_no_policy() {
     machine.bash("shut/unwell", "touch /tmp/bad");
     machine
         .wait("the unwell container is started again", SETTLE_TIMEOUT, || restarts("unwell") > 0);
-    assert_eq!(restarts("well"), 0, "STRICT does not keep the node's probes out");
+    for name in ["well", "sealed"] {
+        assert_eq!(restarts(name), 0, "STRICT does not keep the node's probes out: {name}");
+    }
+    let asked = machine.run(&["logs", "sealed", "-n", "shut"]);
+    assert!(asked.contains("\"GET / HTTP/1.1\" 200"), "by TLS, whose certificate is not checked");
     let described = machine.run(&["describe", "pod", "unwell", "-n", "shut"]);
     for expected in [
         "Liveness probe failed: command \"bash\" exited with 1",

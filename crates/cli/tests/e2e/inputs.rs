@@ -60,8 +60,15 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         of: SERVICE,
         text: "metadata: {name: a, namespace: app}\nspec: {ports: [{port: eighty}]}\n",
-        error: "<stdin>:4: Service app/a: spec.ports[0].port: invalid type: string \"eighty\", \
-                expected i32; write the value without quotes and in the expected type",
+        error: "<stdin>:4: Service app/a: spec.ports[0].port: is the text \"eighty\", and \
+                must be a whole number; write the value without quotes and in the expected type",
+    },
+    Manifest {
+        of: SERVICE,
+        text: "metadata: {name: a, namespace: app}\nspec: {ports: [{port: {{ .Values.port }}}]}\n",
+        error: "<stdin>:4: not YAML: a list or a map is where the name of a field must be; put a \
+                value with braces in quotes, and render a template such as {{ .Values.port }} \
+                before; correct the syntax at this place",
     },
     Manifest {
         of: SERVICE,
@@ -93,8 +100,8 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         of: POLICY,
         text: "metadata: {name: a, namespace: app}\nspec: {action: PERMIT, rules: [{}]}\n",
-        error: "<stdin>:4: AuthorizationPolicy app/a: spec.action: unknown variant `PERMIT`, \
-                expected one of `ALLOW`, `DENY`, `AUDIT`, `CUSTOM`; use one of the listed values",
+        error: "<stdin>:4: AuthorizationPolicy app/a: spec.action: is `PERMIT`, and must be \
+                one of `ALLOW`, `DENY`, `AUDIT`, `CUSTOM`; use one of the listed values",
     },
     Manifest {
         of: POLICY,
@@ -107,8 +114,8 @@ const MANIFESTS: &[Manifest] = &[
     Manifest {
         of: PEER,
         text: "metadata: {name: a, namespace: app}\nspec: {mtls: {mode: STRIKT}}\n",
-        error: "<stdin>:4: PeerAuthentication app/a: spec.mtls.mode: unknown variant `STRIKT`, \
-                expected one of `UNSET`, `DISABLE`, `PERMISSIVE`, `STRICT`; use one of the listed \
+        error: "<stdin>:4: PeerAuthentication app/a: spec.mtls.mode: is `STRIKT`, and must be \
+                one of `UNSET`, `DISABLE`, `PERMISSIVE`, `STRICT`; use one of the listed \
                 values",
     },
     Manifest {
@@ -143,9 +150,11 @@ const MANIFESTS: &[Manifest] = &[
         text: "metadata: {name: a, namespace: app}\n\
                spec: {containers: [{name: c, image: postgres}]}\n",
         error: "<stdin>:4: Pod app/a: spec.containers[0].image: \"postgres\" means nothing on this \
-                machine; import it with --image postgres=oci:PATH or \
-                --image postgres=registry:postgres, add a `command`, or say what it runs with \
-                --image postgres=COMMAND",
+                machine; import it with --image postgres= and one of oci:PATH, \
+                docker-archive:FILE, docker-daemon:postgres, containerd:postgres and \
+                registry:postgres; or run a program of this computer, by a `command` or with \
+                --image postgres=COMMAND; images that need none of it are busybox, alpine, \
+                curlimages/curl and those of the samples (`ambit sample --help`)",
     },
 ];
 
@@ -200,8 +209,9 @@ fn wrong_words_are_refused_before_anything_starts() {
     let error = "--proxy node-1=/usr: find the program /usr: it is not a file";
     check(&machine, &up(&["--proxy", "node-1=/usr"]), &app, FAILED, error);
     check(&machine, &up(&[]), "", FAILED, "the input holds no objects that Ambit reads");
-    let error =
-        "--image \"foo\" is none of NAME=COMMAND, NAME=oci:PATH and NAME=registry:REFERENCE";
+    let error = "--image \"foo\" is neither NAME=COMMAND nor NAME= with one of oci:PATH, \
+                 oci-archive:FILE, docker-archive:FILE, docker-daemon:REFERENCE, \
+                 containerd:REFERENCE and registry:REFERENCE";
     check(&machine, &up(&["--image", "foo"]), &app, FAILED, error);
     let error = "--image \"foo=oci:\" cannot be used: \"oci:\" does not say where an image is";
     check(&machine, &up(&["--image", "foo=oci:"]), &app, FAILED, error);

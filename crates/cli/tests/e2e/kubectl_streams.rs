@@ -31,6 +31,7 @@ fn kubectl_runs_commands_and_connects_to_ports() {
     let machine = Machine::up("kubectl-streams", Mesh::On, &["--kubernetes-api"]);
     let api = Api::of(&machine);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
     let streams = async {
         a_command_has_outputs_and_a_code(&api).await;
         a_command_reads_to_the_end(&api).await;
@@ -41,11 +42,19 @@ fn kubectl_runs_commands_and_connects_to_ports() {
         a_command_ends_with_its_client(&api).await;
     };
     let in_time = async { tokio::time::timeout(STREAM_TIMEOUT, streams).await };
-    runtime.expect("a runtime").block_on(in_time).expect("the streams end in time");
+    runtime.block_on(in_time).expect("the streams end in time");
     machine.wait("the command has ended", SETTLE_TIMEOUT, || {
         let words = ["exec", "-n", "app", "server", "-c", "web", "--", "cat", "/dev/shm/gone"];
         machine.ambit(&words).out == "gone\n"
     });
+    let idle = async {
+        let target = format!("{POD}/portforward");
+        let mut socket = open(&api, &target, TUNNEL).await.expect("a tunnel");
+        machine.run(&["delete", "pod/server", "-n", "app"]);
+        while let Some(Ok(_)) = socket.next().await {}
+    };
+    let in_time = async { tokio::time::timeout(STREAM_TIMEOUT, idle).await };
+    runtime.block_on(in_time).expect("one that carries nothing ends with its pod");
     machine.down();
 }
 

@@ -2,8 +2,9 @@
 //! services ask for.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 
@@ -15,6 +16,29 @@ apiVersion: v1
 kind: Service
 metadata: {name: headless, namespace: app}
 spec: {clusterIP: None, selector: {app: server}, ports: [{name: tcp, port: 9001}]}
+";
+
+/// It answers each datagram with it and the address from which it came.
+const DATAGRAMS: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: datagrams, namespace: app, labels: {app: datagrams}}
+spec:
+  nodeName: node-2
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: server
+    image: python
+    command:
+    - python3
+    - -uc
+    - |
+      import socket
+      server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+      server.bind((\"0.0.0.0\", 5353))
+      while True:
+          said, client = server.recvfrom(65535)
+          server.sendto(said + b\" from %d\" % client[1], client)
 ";
 
 #[test]
@@ -42,7 +66,8 @@ fn services_are_reached_from_the_host() {
     [other, moved].into_iter().for_each(|port| greets(&machine, port));
     let _held = TcpListener::bind((Ipv4Addr::LOCALHOST, taken)).expect("it was free");
     let said = machine.apply(&typed("late", "NodePort", 9001, taken));
-    let told = format!("127.0.0.1:{taken} does not lead to Service app/late: Address already in");
+    let told =
+        format!("127.0.0.1:{taken} (TCP) does not lead to Service app/late: Address already in");
     assert!(said.contains(&told) && said.contains("port-forward"), "{said}");
     machine.run(&["delete", "service/of-nodes", "-n", "app"]);
     machine.wait("who is gone does not answer", SETTLE_TIMEOUT, || greeting(node).is_empty());
@@ -53,11 +78,63 @@ fn services_are_reached_from_the_host() {
 }
 
 #[test]
+fn services_of_udp_are_reached_from_the_host() {
+    let [flag] = free([0; 1]);
+    let [node, ..] = in_range();
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: datagrams, namespace: app}}\nspec:\n  \
+         type: NodePort\n  selector: {{app: datagrams}}\n  ports: [{{port: 9053, protocol: UDP, \
+         targetPort: 5353, nodePort: {node}}}]\n"
+    );
+    let flag_words = format!("--publish={flag}/udp=app/datagrams:9053");
+    let both = format!("{DATAGRAMS}---\n{service}");
+    let machine = Machine::up_with("published-udp", Mesh::On, &[&flag_words], &both);
+    // By the service's own address first, from a pod of the mesh.
+    let asked = "exec 3<>/dev/udp/datagrams.app.svc/9053; printf hello >&3; \
+        timeout 5 dd bs=512 count=1 <&3 2> /dev/null";
+    let said = machine.bash("client/other", asked);
+    assert!(said.starts_with("hello from "), "{said}");
+    let [one, other] = [flag, node].map(|port| {
+        let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        client.connect((Ipv4Addr::LOCALHOST, port)).expect("an address");
+        client.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
+        client
+    });
+    let sources = [&one, &other].map(|client| {
+        machine.wait("the service answers", SETTLE_TIMEOUT, || echoed(client, "a").is_some());
+        echoed(client, "b").expect("it goes on answering")
+    });
+    assert_ne!(sources[0], sources[1], "each client has its own session");
+    assert_eq!(echoed(&one, "c").as_ref(), Some(&sources[0]), "and keeps it");
+    // Another pod takes its place, at another address, while the client goes on.
+    machine.delete(DATAGRAMS);
+    machine.wait("who is gone does not answer", SETTLE_TIMEOUT, || echoed(&one, "d").is_none());
+    let said = machine.apply(DATAGRAMS);
+    let warned = "warning: image \"python\" is not on this machine: container server of Pod \
+                  app/datagrams runs \"python3\" of this computer";
+    assert_eq!(said.matches(warned).count(), 1, "{said}");
+    machine.wait("the new pod answers", 2 * SETTLE_TIMEOUT, || echoed(&one, "e").is_some());
+    machine.down();
+    let _free = UdpSocket::bind((Ipv4Addr::LOCALHOST, node)).expect("it is free again");
+}
+
+/// From where the service saw what it was sent, if it answers in time.
+fn echoed(client: &UdpSocket, said: &str) -> Option<String> {
+    client.send(said.as_bytes()).ok()?;
+    let mut buffer = [0; 64];
+    let length = client.recv(&mut buffer).ok()?;
+    let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
+    answer.strip_prefix(&format!("{said} from ")).map(str::to_owned)
+}
+
+#[test]
 fn a_flag_that_leads_to_no_service_is_refused_before_anything_starts() {
     let machine = Machine::none("published-nowhere");
     for (publish, part) in [
         ("1024=app/nobody:80", "there is no Service app/nobody among the manifests"),
         ("1024=app/headless:80", "Service app/headless has no TCP port 80"),
+        ("1024/udp=app/headless:9001", "Service app/headless has no UDP port 9001"),
+        ("0.0.0.0:1024/udp=app/headless:9001", "UDP needs one address"),
         ("1024=app/headless/80", "there is no Gateway app/headless"),
     ] {
         let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: app}\n---\n";

@@ -250,6 +250,7 @@ fn pods_reach_the_outside_when_asked() {
     let status = machine.run(&["status"]);
     assert!(status.contains("pods reach the outside by TCP: 0.0.0.0/0,::/0"), "{status}");
     assert!(status.contains("left alone: to the outside: UDP"), "{status}");
+    open_files(&scene, &machine);
     // What is in force within the mesh stays in force.
     machine.apply(FENCE);
     machine.wait("the fence holds", SETTLE_TIMEOUT, || {
@@ -261,6 +262,26 @@ fn pods_reach_the_outside_when_asked() {
     reaches(&machine, CAPTURED, "named.example/7000");
     machine.down();
     scene.is_left();
+}
+
+/// What carries connections may open as many files as it can, and programs of pods as many as the
+/// machine was started with.
+fn open_files(scene: &Scene, machine: &Machine) {
+    let limits = |process: &str| {
+        let text = fs::read_to_string(format!("{process}/limits")).expect("it lives");
+        let line = text.lines().find(|line| line.starts_with("Max open files"));
+        let line = line.expect("a limit").trim_start_matches("Max open files");
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        (words[0].clone(), words[1].clone())
+    };
+    let [carrier] = &scene.carriers()[..] else { panic!("one connects it to the outside") };
+    let record = Record::read(&machine.layout).expect("the machine is recorded");
+    for process in [carrier.clone(), format!("/proc/{}", record.pid)] {
+        let (soft, hard) = limits(&process);
+        assert_eq!(soft, hard, "{process}");
+    }
+    let (own, _) = limits("/proc/self");
+    assert_eq!(machine.bash(UNCAPTURED, "ulimit -Sn").trim(), own);
 }
 
 #[test]

@@ -347,6 +347,7 @@ fn rules(spec: &HorizontalPodAutoscalerSpec) -> Rules {
         down_s,
         up_closed,
         down_closed,
+        has_behavior: behavior.is_some(),
     }
 }
 

@@ -27,6 +27,13 @@ pub(crate) enum Refusal {
         /// How many are ready.
         healthy: u32,
     },
+    /// Nobody knows how many pods its budget needs.
+    Unknown {
+        /// The budget's name.
+        budget: String,
+        /// Why.
+        why: String,
+    },
     /// It has more than one budget.
     Several,
 }
@@ -130,8 +137,11 @@ pub(crate) fn refusal(pod: &ObjectRef, store: &Store, reported: &Mirror) -> Opti
     if !judged.is_ready && is_spare || tally.allowed() > 0 {
         return None;
     }
-    let (needed, healthy) = (tally.needed, tally.healthy);
-    Some(Refusal::Broken { budget: object.name.clone(), needed, healthy })
+    let budget = object.name.clone();
+    Some(match tally {
+        Tally { unknown: Some(why), .. } => Refusal::Unknown { budget, why },
+        Tally { needed, healthy, .. } => Refusal::Broken { budget, needed, healthy },
+    })
 }
 
 fn spec(budget: &Value) -> PodDisruptionBudgetSpec {
@@ -323,6 +333,16 @@ mod tests {
         assert_eq!(refused("Rr", &two, "web-1"), Some(broken));
         let always = [json!({"minAvailable": 2, "unhealthyPodEvictionPolicy": "AlwaysAllow"})];
         assert_eq!(refused("Rr", &always, "web-1"), None);
+        let mut bed = Bed::new(Kind::Job, "RR");
+        let spec = budget(json!({"maxUnavailable": 1}));
+        bed.put(Kind::PodDisruptionBudget, "b0", spec, json!({}));
+        let pod = ObjectRef::new(Kind::Pod, Some("a"), "web-0");
+        let Some(Refusal::Unknown { budget, why }) = refusal(&pod, &bed.store, &bed.reported)
+        else {
+            panic!("it is not known how many pods a Job should have");
+        };
+        assert_eq!(budget, "b0");
+        assert!(why.contains("does not implement the scale subresource"), "{why}");
         let several = [two[0].clone(), two[0].clone()];
         assert_eq!(refused("RRR", &several, "web-0"), Some(Refusal::Several));
     }

@@ -57,11 +57,15 @@ fn step(set: &DaemonSet, pods: &[OwnedPod], nodes: &DaemonNodes) -> Step {
     let mut step = Step::default();
     let live = || pods.iter().filter(|pod| !pod.terminating);
     let astray = live().filter(|pod| !nodes.keeping.contains(&pod.node) || pod.has_ended());
-    let nodes = &nodes.wanted;
+    let DaemonNodes { wanted, keeping } = nodes;
     step.retire.extend(astray.map(|pod| pod.object.clone()));
     let (mut unavailable, mut old) = (0, Vec::new());
-    for node in nodes {
-        if !pods.iter().any(|pod| pod.node == *node) {
+    let has_pod = |node: &String| pods.iter().any(|pod| pod.node == *node);
+    // As in Kubernetes, the pod of a node that was closed since changes too: it ends, and the node
+    // gets its next one when it is open again.
+    let closed = keeping.iter().filter(|node| !wanted.contains(node) && has_pod(node));
+    for node in wanted.iter().chain(closed) {
+        if !has_pod(node) {
             step.create.push(node.clone());
         }
         let mut here: Vec<&OwnedPod> =
@@ -78,7 +82,7 @@ fn step(set: &DaemonSet, pods: &[OwnedPod], nodes: &DaemonNodes) -> Step {
             old.push(*kept);
         }
     }
-    if let Some(most) = unavailable_max(set, nodes.len()) {
+    if let Some(most) = unavailable_max(set, wanted.len()) {
         let idle = old.iter().filter(|pod| !pod.ready);
         let spare = most.saturating_sub(unavailable) as usize;
         let ready = old.iter().filter(|pod| pod.ready).take(spare);
@@ -176,6 +180,16 @@ mod tests {
         check_on(&["node-2", "node-3"], json!({}), &pods("CCC"), &[], &[]);
         check_on(&["node-2", "node-3"], json!({}), &pods("-CC"), &[], &[]);
         check_on(&["node-2", "node-3"], json!({}), &pods("fCC"), &[], &["f1"]);
+    }
+
+    #[test]
+    fn the_earlier_pod_of_a_node_that_is_closed_ends_in_its_turn() {
+        let open = ["node-2", "node-3"];
+        check_on(&open, json!({}), &pods("OCC"), &[], &["O1"]);
+        check_on(&open, json!({}), &pods("OOO"), &[], &["O2"]);
+        check_on(&open, json!({}), &pods("OcC"), &[], &[]);
+        check_on(&open, json!({}), &pods("xOC"), &[], &[]);
+        check_on(&open, json!({"type": "OnDelete"}), &pods("OCC"), &[], &[]);
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub(crate) fn start(binary: &Path, egress: &Egress) -> io::Result<OwnedFd> {
 /// Runs until the machine has ended.
 pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
     process::new_session().context("leave the caller's terminal")?;
+    process::raise_open_files_limit().context("raise the limit of open files")?;
     let [networks] = words else { bail!("this is the machine's own; use `ambit up --egress`") };
     let egress: Egress = networks.to_str().context("the networks are no text")?.parse()?;
     let socket = io::stdin().as_fd().try_clone_to_owned().context("take over the socket")?;

@@ -69,6 +69,8 @@ pub(super) enum Call {
     Exec(ExecRequest),
     /// Connect the socket that comes along to a port; without one, say whether there is the pod.
     Forward(ForwardRequest),
+    /// Wait for the end of the pod that this names, if it names one.
+    End(ForwardRequest),
 }
 
 /// A command that was not run, or whose end is not known.

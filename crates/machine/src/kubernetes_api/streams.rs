@@ -30,7 +30,7 @@ use super::body::Body;
 use super::content;
 use super::server::Server;
 use crate::client::PodInfo;
-use crate::exec::find;
+use crate::exec::{ended, find};
 use crate::state::Machine;
 
 /// How many bytes of a tunnel wait each way.
@@ -73,23 +73,31 @@ pub(super) async fn port_forward(
         running(&machine, &of.namespace, &of.pod)
     });
     let pod = pod.await?;
-    let (name, room) = (pod.name.clone(), Arc::clone(&server.forwards));
-    let connect = port_forward::connect_within(Arc::clone(&server.machine), pod);
+    let (machine, room) = (Arc::clone(&server.machine), Arc::clone(&server.forwards));
+    let connect = port_forward::connect_within(Arc::clone(&machine), pod.clone());
     let is_web_socket = upgrade.is_web_socket();
     carry(held, request, move |connection| async move {
-        if is_web_socket {
-            let (near, far) = tokio::io::duplex(TUNNEL_SIZE_BYTES);
-            let serving = async {
-                port_forward::serve(near, &name, connect, room).await;
-                std::future::pending().await
-            };
-            // A tunnel also ends when nothing is served in it any more.
-            tokio::select! {
-                () = web_socket::tunnel(connection, far) => {}
-                () = serving => {}
+        let serving = async {
+            if is_web_socket {
+                let (near, far) = tokio::io::duplex(TUNNEL_SIZE_BYTES);
+                let serving = async {
+                    port_forward::serve(near, &pod.name, connect, room).await;
+                    std::future::pending().await
+                };
+                // A tunnel also ends when nothing is served in it any more.
+                tokio::select! {
+                    () = web_socket::tunnel(connection, far) => {}
+                    () = serving => {}
+                }
+            } else {
+                port_forward::serve(connection, &pod.name, connect, room).await;
             }
-        } else {
-            port_forward::serve(connection, &name, connect, room).await;
+        };
+        // kubectl learns by the end of the connection that the pod has ended, also without any
+        // connection of its own.
+        tokio::select! {
+            () = serving => {}
+            () = ended(&machine, &pod) => {}
         }
     });
     Ok(upgrade.response())

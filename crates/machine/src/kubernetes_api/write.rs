@@ -409,8 +409,15 @@ fn check_budget(objects: &Objects, pod: &ObjectRef) -> Result<(), Status> {
     match budgets::refusal(pod, &objects.store, &objects.reported) {
         None => Ok(()),
         Some(budgets::Refusal::Broken { budget, needed, healthy }) => {
-            Err(Status::disruption(&budget, needed, healthy))
+            Err(Status::disruption(&format!(
+                "The disruption budget {budget} needs {needed} healthy pods and has {healthy} \
+                 currently"
+            )))
         }
+        Some(budgets::Refusal::Unknown { budget, why }) => Err(Status::disruption(&format!(
+            "The disruption budget {budget} does not allow evicting pods currently because it \
+             failed sync: {why}"
+        ))),
         Some(budgets::Refusal::Several) => Err(Status::internal(
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does \
              not support.",

@@ -1,4 +1,4 @@
-//! Probes from the node: TCP, HTTP and gRPC, like the kubelet's.
+//! Probes from the node: TCP, HTTP, HTTPS and gRPC, like the kubelet's.
 //!
 //! They come from the node's network, not from inside the pod, so the rules of a captured pod see
 //! the same packets as in a cluster. The node's address opens captured pods to it, so a probe asks
@@ -10,10 +10,11 @@ mod grpc;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use ambit_tls::container_probe;
 use http::{HeaderName, HeaderValue};
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
+use k8s_openapi::api::core::v1::{Container, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -55,7 +56,7 @@ pub(crate) fn probes(container: &Container) -> Probes {
 fn port(container: &Container, probe: &Probe) -> Option<u16> {
     let port = match (&probe.tcp_socket, &probe.http_get, &probe.grpc) {
         (Some(tcp), ..) => &tcp.port,
-        (None, Some(get), _) if !is_https(get) => &get.port,
+        (None, Some(get), _) => &get.port,
         (None, None, Some(grpc)) => return u16::try_from(grpc.port).ok(),
         _ => return None,
     };
@@ -67,11 +68,6 @@ fn port(container: &Container, probe: &Probe) -> Option<u16> {
             u16::try_from(named.container_port).ok()
         }
     }
-}
-
-/// Whether a probe speaks TLS, which the node does not.
-fn is_https(get: &HTTPGetAction) -> bool {
-    get.scheme.as_deref() == Some("HTTPS")
 }
 
 /// A probe's timing with Kubernetes' defaults, which 0 stands for too.
@@ -93,8 +89,26 @@ fn timing(probe: &Probe) -> ProbeTiming {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
     Connect,
-    Get { path: String, host: String, headers: Vec<(String, String)> },
+    Get { scheme: Scheme, path: String, host: String, headers: Vec<(String, String)> },
     Health { service: String },
+}
+
+/// What carries a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    /// TCP.
+    Http,
+    /// TLS, of which nothing is checked.
+    Https,
+}
+
+impl Scheme {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
 }
 
 /// A probe of one container.
@@ -123,6 +137,10 @@ impl NodeProbe {
                 let headers = headers.map(|header| (header.name.clone(), header.value.clone()));
                 let path = get.path.clone().filter(|path| !path.is_empty());
                 Question::Get {
+                    scheme: match get.scheme.as_deref() {
+                        Some("HTTPS") => Scheme::Https,
+                        _ => Scheme::Http,
+                    },
                     path: path.unwrap_or_else(|| "/".to_owned()),
                     host: address.to_string(),
                     headers: headers.collect(),
@@ -166,7 +184,9 @@ impl NodeProbe {
     async fn ask(&self) -> Result<(), String> {
         let what = match &self.question {
             Question::Connect | Question::Health { .. } => format!("dial tcp {}", self.address),
-            Question::Get { path, .. } => format!("Get \"http://{}{path}\"", self.address),
+            Question::Get { scheme, path, .. } => {
+                format!("Get \"{}://{}{path}\"", scheme.name(), self.address)
+            }
         };
         let connect = async {
             let stream = TcpStream::connect(self.address).await;
@@ -178,15 +198,31 @@ impl NodeProbe {
             match &self.question {
                 Question::Connect => Ok(()),
                 Question::Health { service } => grpc::check(stream, self.address, service).await,
-                Question::Get { path, host, headers } => {
+                Question::Get { scheme, path, host, headers } => {
                     let request = request(path, host, headers)?;
-                    let answer = first_bytes(stream, &request).await;
+                    let answer = self.first_of(*scheme, stream, &request).await;
                     check(&answer.map_err(|error| format!("{what}: {error}"))?)
                 }
             }
         };
         let late = |_| Err(format!("{what}: no answer within {}s", limit.as_secs()));
         timeout(limit, answer).await.unwrap_or_else(late)
+    }
+
+    /// The beginning of the answer to a request.
+    async fn first_of(
+        &self,
+        scheme: Scheme,
+        stream: TcpStream,
+        request: &str,
+    ) -> std::io::Result<Vec<u8>> {
+        match scheme {
+            Scheme::Http => first_bytes(stream, request).await,
+            Scheme::Https => {
+                let stream = container_probe::connect(self.address.ip(), stream).await?;
+                first_bytes(stream, request).await
+            }
+        }
     }
 }
 
@@ -210,7 +246,10 @@ fn request(path: &str, host: &str, own: &[(String, String)]) -> Result<String, S
 }
 
 /// The beginning of an answer.
-async fn first_bytes(mut stream: TcpStream, request: &str) -> std::io::Result<Vec<u8>> {
+async fn first_bytes<IO>(mut stream: IO, request: &str) -> std::io::Result<Vec<u8>>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(STATUS_SIZE_BYTES as u64).read_to_end(&mut answer).await?;
@@ -299,7 +338,7 @@ mod tests {
             (json!({"httpGet": {"port": "web", "host": "10.0.0.2"}}), Some("10.0.0.1:8080")),
             (json!({"tcpSocket": {"port": 80, "host": "127.0.0.1"}}), Some("10.0.0.1:80")),
             (json!({"httpGet": {"port": "other"}}), None),
-            (json!({"httpGet": {"port": 80, "scheme": "HTTPS"}}), None),
+            (json!({"httpGet": {"port": 80, "scheme": "HTTPS"}}), Some("10.0.0.1:80")),
             (json!({"grpc": {"port": 80}}), Some("10.0.0.1:80")),
             (json!({"grpc": {"port": 65536}}), None),
             (json!({"exec": {"command": ["a"]}}), None),
@@ -330,6 +369,25 @@ mod tests {
             "successThreshold": 0, "failureThreshold": 0,
         });
         assert_eq!(plan(zero), usual);
+    }
+
+    #[tokio::test]
+    async fn https_is_asked_through_tls_alone() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut first = [0; 1];
+            stream.read_exact(&mut first).await.unwrap();
+            assert_eq!(first, [22], "a handshake");
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        });
+        let get = json!({"port": address.port(), "path": "/a", "scheme": "HTTPS"});
+        let probe = json!({"httpGet": get, "timeoutSeconds": 60});
+        let probe = NodeProbe::of(&container(probe), ProbeKind::Liveness, address.ip()).unwrap();
+        let expected = format!("Get \"https://{address}/a\": the server does not speak TLS");
+        assert_eq!(probe.ask().await, Err(expected));
+        server.await.unwrap();
     }
 
     #[tokio::test]

@@ -64,18 +64,17 @@ pub struct Endpoint {
 }
 
 impl ServiceView {
-    /// Which of its ports this TCP port is.
-    pub(crate) fn tcp_port(&self, port: u16) -> Result<usize, String> {
-        let is_tcp = |it: &&PortView| it.protocol == Protocol::Tcp;
-        let found = self.ports.iter().position(|it| is_tcp(&it) && it.port == port);
+    /// Which of its ports this port of TCP or UDP is.
+    pub(crate) fn port(&self, protocol: Protocol, port: u16) -> Result<usize, String> {
+        let is_such = |it: &&PortView| it.protocol == protocol;
+        let found = self.ports.iter().position(|it| is_such(&it) && it.port == port);
         found.ok_or_else(|| {
             let Self { namespace, name, .. } = self;
+            let of = if protocol == Protocol::Udp { "UDP" } else { "TCP" };
             let ports: Vec<_> =
-                self.ports.iter().filter(is_tcp).map(|it| it.port.to_string()).collect();
-            format!(
-                "service {namespace}/{name} has no TCP port {port}; it has {}",
-                ports.join(", ")
-            )
+                self.ports.iter().filter(is_such).map(|it| it.port.to_string()).collect();
+            let ports = if ports.is_empty() { "none".to_owned() } else { ports.join(", ") };
+            format!("service {namespace}/{name} has no {of} port {port}; it has {ports}")
         })
     }
 }

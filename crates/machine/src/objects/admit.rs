@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::host_programs::HostPrograms;
 use super::pod_fields::Limited;
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
 use super::{
@@ -306,16 +307,19 @@ impl Store {
         let mut draft = self.draft();
         let mut outcomes = BTreeMap::new();
         let mut ineffective: BTreeMap<String, Vec<ObjectRef>> = BTreeMap::new();
+        let mut host_programs = HostPrograms::default();
         for (kind, object, value) in by_rank {
             for field in fields_without_effect(kind, &value, admission.limited) {
                 ineffective.entry(field).or_default().push(object.clone());
             }
+            host_programs.note(&object, &value, &admission.images);
             let outcome = draft.admit(kind, &object, value, admission, now)?;
             outcomes.insert(object, outcome);
         }
         let changes =
             order.into_iter().map(|object| Change { outcome: outcomes[&object], object }).collect();
-        Ok((draft.settle(), Changes { changes, warnings: warnings(ineffective) }))
+        let warnings = warnings(ineffective).chain(host_programs.warnings()).collect();
+        Ok((draft.settle(), Changes { changes, warnings }))
     }
 }
 
@@ -400,7 +404,7 @@ fn fields_without_effect(kind: Kind, value: &Value, limited: Limited) -> Vec<Str
 }
 
 /// One warning per field, however many objects have it.
-fn warnings(ineffective: BTreeMap<String, Vec<ObjectRef>>) -> Vec<String> {
+fn warnings(ineffective: BTreeMap<String, Vec<ObjectRef>>) -> impl Iterator<Item = String> {
     let sentence = |(field, objects): (String, Vec<ObjectRef>)| {
         let others = match objects.len() - 1 {
             0 => String::new(),
@@ -408,7 +412,7 @@ fn warnings(ineffective: BTreeMap<String, Vec<ObjectRef>>) -> Vec<String> {
         };
         format!("{field} has no effect on a machine ({}{others})", objects[0])
     };
-    ineffective.into_iter().map(sentence).collect()
+    ineffective.into_iter().map(sentence)
 }
 
 impl Draft<'_> {
@@ -431,10 +435,14 @@ impl Draft<'_> {
             return Err(ApplyError::Terminating { object: object.clone() });
         }
         match kind.name() {
-            "Node" => self.admit_node(object, &mut value, admission, now)?,
+            "Node" => {
+                Self::refuse(kind, object, &value)?;
+                self.admit_node(object, &mut value, admission, now)?;
+            }
             "Namespace" => default_to(&mut value, "/status", json!({"phase": "Active"})),
             "Service" => self.admit_service(object, &mut value, old.as_ref())?,
             "Pod" => {
+                Self::refuse(kind, object, &value)?;
                 self.admit_pod_spec(object, &mut value["spec"], admission)?;
                 keep_pod(object, &mut value, old.as_ref())?;
             }

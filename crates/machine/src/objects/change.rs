@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_owned_by, is_terminating};
 use super::autoscaler_fields::SCALABLE;
 use super::store::{Draft, Settled, Store};
-use super::workloads::refuse;
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, nodes};
 
 impl Store {
@@ -82,7 +81,7 @@ impl Store {
         if !SCALABLE.map(Kind::plural).contains(&&*object.plural) {
             return Err(ApplyError::Unscalable { object: object.clone() });
         }
-        refuse(Kind::Deployment, object, &json!({"spec": {"replicas": replicas}}))?;
+        Draft::refuse(Kind::Deployment, object, &json!({"spec": {"replicas": replicas}}))?;
         let mut value = self.present(object)?;
         value["spec"]["replicas"] = json!(replicas);
         Ok(value)

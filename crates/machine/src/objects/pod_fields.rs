@@ -170,10 +170,6 @@ pub(crate) fn without_effect(
                 let asks = ["httpGet", "tcpSocket"].into_iter();
                 let elsewhere = asks.filter(|it| probe[*it].get("host").is_some());
                 found.extend(elsewhere.map(|it| format!("{path}.{field}.{it}.host")));
-                // The node speaks no TLS: such a probe is not asked.
-                if probe["httpGet"]["scheme"] == "HTTPS" {
-                    found.push(format!("{path}.{field} (over HTTPS)"));
-                }
             }
         }
     }
@@ -265,7 +261,6 @@ mod tests {
             [
                 "spec.containers[0].lifecycle.postStart.tcpSocket",
                 "spec.containers[0].lifecycle.preStop.httpGet",
-                "spec.containers[0].livenessProbe (over HTTPS)",
                 "spec.containers[0].readinessProbe.udpSocket",
                 "spec.containers[0].resources.claims",
                 "spec.containers[0].restartPolicy",

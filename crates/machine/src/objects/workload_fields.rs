@@ -72,6 +72,18 @@ const REPLICAS: &str = "spec.replicas";
 const PARALLELISM: &str = "spec.parallelism";
 const COUNTS: [&str; 4] = [REPLICAS, PARALLELISM, "spec.minReplicas", "spec.maxReplicas"];
 
+/// Most taints of a node, and tolerations of a pod: each of the ones is compared with each of the
+/// others, for every pod and every node.
+const TAINTS_MAX: usize = 64;
+/// Lists of that length at most, what is wrong with longer ones, and what to do.
+const LISTS: [(&str, &str, &str); 3] = [
+    ("spec.taints", "a node has at most 64 taints", "leave some out"),
+    ("spec.tolerations", TOO_TOLERANT, TOLERATE_ALL),
+    ("spec.template.spec.tolerations", TOO_TOLERANT, TOLERATE_ALL),
+];
+const TOO_TOLERANT: &str = "a pod has at most 64 tolerations";
+const TOLERATE_ALL: &str = "leave some out; `operator: Exists` without a key tolerates every taint";
+
 /// A field, what is wrong with it, and what to do instead.
 pub(crate) type Refusal = (String, &'static str, &'static str);
 
@@ -94,7 +106,17 @@ pub(crate) fn refused(kind: Kind, value: &Value) -> Option<Refusal> {
     let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
     let found = of_kind.find(|it| says_something(value, it.field));
     let found = found.map(|it| (it.field.to_owned(), it.what, it.remedy));
-    found.or_else(|| COUNTS.into_iter().find_map(|it| too_many(value, it)))
+    found
+        .or_else(|| COUNTS.into_iter().find_map(|it| too_many(value, it)))
+        .or_else(|| LISTS.into_iter().find_map(|it| too_long(value, it)))
+}
+
+fn too_long(
+    value: &Value,
+    (field, what, remedy): (&str, &'static str, &'static str),
+) -> Option<Refusal> {
+    let list = value.pointer(&format!("/{}", field.replace('.', "/")))?.as_array()?;
+    (list.len() > TAINTS_MAX).then(|| (field.to_owned(), what, remedy))
 }
 
 fn too_many(value: &Value, field: &'static str) -> Option<Refusal> {
@@ -181,6 +203,28 @@ mod tests {
         autoscaler(1, PODS_MAX, None);
         autoscaler(1, PODS_MAX + 1, Some("spec.maxReplicas"));
         autoscaler(PODS_MAX + 1, PODS_MAX + 1, Some("spec.minReplicas"));
+    }
+
+    #[test]
+    fn taints_and_tolerations_are_bounded() {
+        let check = |kind, spec: &dyn Fn(Vec<Value>) -> Value, field: &str| {
+            let refused = |length| {
+                let list = vec![json!({"key": "a", "operator": "Exists"}); length];
+                refused(kind, &json!({ "spec": spec(list) })).map(|(field, ..)| field)
+            };
+            assert_eq!(refused(TAINTS_MAX), None, "{kind}");
+            assert_eq!(refused(TAINTS_MAX + 1).as_deref(), Some(field), "{kind}");
+        };
+        let tolerations = |list: Vec<Value>| json!({ "tolerations": list });
+        check(Kind::Node, &|list| json!({ "taints": list }), "spec.taints");
+        check(Kind::Pod, &tolerations, "spec.tolerations");
+        let template = |list| json!({"template": {"spec": tolerations(list)}});
+        check(Kind::Deployment, &template, "spec.template.spec.tolerations");
+        check(
+            Kind::CronJob,
+            &|list| json!({"jobTemplate": {"spec": template(list)}}),
+            "spec.jobTemplate.spec.template.spec.tolerations",
+        );
     }
 
     #[test]

@@ -20,6 +20,14 @@ const CRON_JOB_NAME_LEN_MAX: usize = NAME_LEN_MAX - 9;
 const NAME_LEN_MAX: usize = 52;
 
 impl Draft<'_> {
+    /// Refuses what a machine cannot do.
+    pub(super) fn refuse(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
+        workload_fields::refused(kind, value).map_or(Ok(()), |(field, what, remedy)| {
+            let object = Box::new(object.clone());
+            Err(ApplyError::Refused { object, field, what, remedy })
+        })
+    }
+
     /// Completes such an object, or says why it cannot be.
     pub(super) fn admit_workload(
         &self,
@@ -29,7 +37,7 @@ impl Draft<'_> {
         old: Option<&Value>,
         admission: &Admission,
     ) -> Result<(), ApplyError> {
-        refuse(kind, object, value)?;
+        Self::refuse(kind, object, value)?;
         if kind != Kind::Deployment && object.name.len() > NAME_LEN_MAX {
             return Err(ApplyError::LongName { object: object.clone(), most: NAME_LEN_MAX });
         }
@@ -64,7 +72,7 @@ impl Draft<'_> {
         value: &mut Value,
         old: Option<&Value>,
     ) -> Result<(), ApplyError> {
-        refuse(Kind::HorizontalPodAutoscaler, object, value)?;
+        Self::refuse(Kind::HorizontalPodAutoscaler, object, value)?;
         default_to(value, "/spec/minReplicas", json!(1));
         keep_status(value, old);
         Ok(())
@@ -76,7 +84,7 @@ impl Draft<'_> {
         value: &mut Value,
         old: Option<&Value>,
     ) -> Result<(), ApplyError> {
-        refuse(Kind::PersistentVolumeClaim, object, value)?;
+        Self::refuse(Kind::PersistentVolumeClaim, object, value)?;
         claims::complete(value, old).map_err(|field| ApplyError::Refused {
             object: Box::new(object.clone()),
             field: field.to_owned(),
@@ -105,7 +113,7 @@ impl Draft<'_> {
         old: Option<&Value>,
         admission: &Admission,
     ) -> Result<(), ApplyError> {
-        refuse(Kind::CronJob, object, value)?;
+        Self::refuse(Kind::CronJob, object, value)?;
         if object.name.len() > CRON_JOB_NAME_LEN_MAX {
             let (object, most) = (object.clone(), CRON_JOB_NAME_LEN_MAX);
             return Err(ApplyError::LongName { object, most });
@@ -130,14 +138,6 @@ impl Draft<'_> {
         keep_status(value, old);
         Ok(())
     }
-}
-
-/// Refuses what a machine cannot do.
-pub(super) fn refuse(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
-    workload_fields::refused(kind, value).map_or(Ok(()), |(field, what, remedy)| {
-        let object = Box::new(object.clone());
-        Err(ApplyError::Refused { object, field, what, remedy })
-    })
 }
 
 fn default_job(value: &mut Value) {

@@ -133,7 +133,7 @@ fn a_provider_that_is_wrong_can_be_used_by_nobody() {
         (http("includeAdditionalHeadersInCheck: {a: \"b\\nc\"}"), "name or value is none"),
         (http(&format!("{body}: 0}}")), "maxRequestBytes: 0 is out of range"),
         (http(&format!("{body}: 99999999}}")), "maxRequestBytes: 99999999 is out of range"),
-        (http("failOpen: perhaps"), "failOpen: invalid type"),
+        (http("failOpen: perhaps"), "failOpen: is the text \"perhaps\", and must be true or false"),
         (http("failOpn: true"), "the field `failOpn` does not exist"),
     ] {
         let (found, remark) = provider(&text);

@@ -215,6 +215,11 @@ fn probe(probe: &Probe, ports: &[ContainerPort], at: &Path, issues: &mut Issues)
         );
     }
     command(probe.exec.as_ref(), at, issues);
+    let scheme = probe.http_get.as_ref().and_then(|action| action.scheme.as_deref());
+    if let Some(scheme) = scheme.filter(|scheme| !["", "HTTP", "HTTPS"].contains(scheme)) {
+        let what = format!("`{scheme}` is not a scheme of probes");
+        issues.error(&at.field("httpGet.scheme"), what, "write HTTP or HTTPS, in capitals");
+    }
     if let Some(grpc) = &probe.grpc {
         number(i64::from(grpc.port), &at.field("grpc.port"), issues);
     }

@@ -289,13 +289,28 @@ pub fn effective_gid() -> u32 {
 /// The usual 1,024 exists for programs that call `select(2)`; each connection takes a descriptor.
 /// Returns the limit.
 pub fn raise_open_files_limit() -> io::Result<u64> {
+    set_open_files_limit(u64::MAX)
+}
+
+/// Starts `command` with a limit of open files, or as many as it may have, whatever this process
+/// may open.
+pub fn start_with_open_files(command: &mut Command, files: usize) {
+    let files = u64::try_from(files).unwrap_or(u64::MAX);
+    // SAFETY: between fork and exec the closure makes system calls only, and its error has no heap.
+    unsafe {
+        command.pre_exec(move || set_open_files_limit(files).map(drop));
+    }
+}
+
+/// Sets the limit of this process, within what it may have; returns it.
+fn set_open_files_limit(files: u64) -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the struct, which lives as long as the call.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    limit.rlim_cur = limit.rlim_max;
+    limit.rlim_cur = limit.rlim_max.min(files);
     // SAFETY: the struct is initialised and only read.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
-    Ok(limit.rlim_max)
+    Ok(limit.rlim_cur)
 }
 
 /// Where a container with a memory limit finds it (cgroup v2, in a namespace of its own).
@@ -464,4 +479,25 @@ pub(super) fn c_path(path: &std::path::Path) -> io::Result<CString> {
     use std::os::unix::ffi::OsStrExt;
     CString::new(path.as_os_str().as_bytes())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_may_open_fewer_files_than_who_starts_it() {
+        let limit = |files| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "ulimit -Sn"]);
+            start_with_open_files(&mut command, files);
+            let said = command.output().expect("it runs").stdout;
+            String::from_utf8_lossy(&said).trim().to_owned()
+        };
+        assert_eq!(limit(77), "77");
+        // Not more than it may.
+        let mut command = Command::new("sh");
+        let hard = command.args(["-c", "ulimit -Hn"]).output().expect("it runs").stdout;
+        assert_eq!(limit(usize::MAX), String::from_utf8_lossy(&hard).trim());
+    }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 const NEAR: RangeInclusive<u128> = 9..=11;
 /// For how long the most that was recommended holds.
 pub(super) const DOWN_WINDOW_S: u32 = 300;
-/// To how many pods at least an object may grow at once.
+/// To how many pods at least an object may grow at once; with a `behavior`, by how many.
 const GROWN_MIN: u32 = 4;
 /// Most recommendations that are remembered: one each 15 s of the longest window.
 const REMEMBERED_MAX: usize = 256;
@@ -176,6 +176,8 @@ pub(super) struct Rules {
     pub(super) down_s: u32,
     pub(super) up_closed: bool,
     pub(super) down_closed: bool,
+    /// Whether the autoscaler has a `behavior`: as in Kubernetes, it may grow faster then.
+    pub(super) has_behavior: bool,
 }
 
 /// A reason and its message, as a condition says it.
@@ -240,7 +242,8 @@ impl Rules {
         history.push((at, wanted));
         let surplus = history.len().saturating_sub(REMEMBERED_MAX);
         history.drain(..surplus);
-        let fastest = if self.up_closed { current } else { (current * 2).max(GROWN_MIN) };
+        let least_grown = if self.has_behavior { current + GROWN_MIN } else { GROWN_MIN };
+        let fastest = if self.up_closed { current } else { (current * 2).max(least_grown) };
         let (ceiling, above) =
             if self.most > fastest { (fastest, TOO_FAST) } else { (self.most, TOO_MANY) };
         let is_down_closed = self.down_closed && current > self.least;
@@ -328,8 +331,15 @@ mod tests {
         assert_eq!((wanted.replicas, wanted.utilization), (u32::MAX, Some(i32::MAX)));
     }
 
-    const RULES: Rules =
-        Rules { least: 2, most: 10, up_s: 0, down_s: 0, up_closed: false, down_closed: false };
+    const RULES: Rules = Rules {
+        least: 2,
+        most: 10,
+        up_s: 0,
+        down_s: 0,
+        up_closed: false,
+        down_closed: false,
+        has_behavior: false,
+    };
     const NOW: Duration = Duration::from_secs(3600);
 
     #[test]
@@ -345,6 +355,11 @@ mod tests {
         check(RULES, 8, 20, 10, "TooManyReplicas");
         check(RULES, 3, 9, 6, "ScaleUpLimit");
         check(Rules { least: 1, ..RULES }, 1, 9, 4, "ScaleUpLimit");
+        let own = Rules { most: 20, has_behavior: true, ..RULES };
+        check(own, 3, 20, 7, "ScaleUpLimit");
+        check(own, 4, 20, 8, "ScaleUpLimit");
+        check(own, 6, 20, 12, "ScaleUpLimit");
+        check(Rules { up_closed: true, ..own }, 3, 20, 3, "ScaleUpLimit");
         check(Rules { up_closed: true, ..RULES }, 3, 5, 3, "ScaleUpLimit");
         let closed = Rules { down_closed: true, ..RULES };
         check(closed, 3, 2, 3, "ScaleDownLimit");
