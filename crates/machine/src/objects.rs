@@ -7,6 +7,7 @@
 mod admit;
 mod autoscaler_fields;
 mod change;
+mod merge;
 mod node_ports;
 mod nodes;
 mod pod_fields;
@@ -24,6 +25,7 @@ pub use admit::ApplyError;
 pub(crate) use admit::{Admission, is_owned_by};
 pub use ambit_manifest::Kind;
 pub(crate) use autoscaler_fields::scaled_by;
+pub use merge::Sent;
 pub(crate) use nodes::node_object;
 pub(crate) use pod_fields::Limited;
 pub use store::StoreError;

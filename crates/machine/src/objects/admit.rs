@@ -49,6 +49,29 @@ pub enum ApplyError {
         /// Which.
         object: ObjectRef,
     },
+    /// A manifest that cannot be merged into the object that is there.
+    #[error("{object}")]
+    Merge {
+        /// Which; boxed, so that errors stay small.
+        object: Box<ObjectRef>,
+        /// Why not.
+        source: ambit_kubeapi::MergeError,
+    },
+    /// What a manifest and others have made of an object together cannot be.
+    #[error(
+        "{object}: {field}: {what}; {remedy}, in the manifest or in what others have set and the \
+         manifest does not name"
+    )]
+    Mixed {
+        /// Which; boxed, so that errors stay small.
+        object: Box<ObjectRef>,
+        /// Where.
+        field: String,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: String,
+    },
     /// Not an object of a kind that a machine keeps.
     #[error("{api_version:?} {kind:?} is no kind that a machine keeps")]
     Kind {
@@ -280,7 +303,7 @@ pub(crate) struct Admission {
 }
 
 impl Store {
-    /// Applies a list of objects: all of them, or none and an error.
+    /// Stores a list of objects: all of them, or none and an error.
     pub(crate) fn apply(
         &mut self,
         objects: Vec<Value>,
@@ -319,7 +342,8 @@ impl Store {
     }
 }
 
-fn name_all(objects: Vec<Value>) -> Result<Vec<(Kind, ObjectRef, Value)>, ApplyError> {
+/// Names the objects, each once.
+pub(super) fn name_all(objects: Vec<Value>) -> Result<Vec<(Kind, ObjectRef, Value)>, ApplyError> {
     if objects.len() > APPLY_OBJECTS_MAX {
         return Err(ApplyError::TooMany { count: objects.len() });
     }
@@ -402,13 +426,18 @@ fn fields_without_effect(kind: Kind, value: &Value, limited: Limited) -> Vec<Str
 /// One warning per field, however many objects have it.
 fn warnings(ineffective: BTreeMap<String, Vec<ObjectRef>>) -> Vec<String> {
     let sentence = |(field, objects): (String, Vec<ObjectRef>)| {
-        let others = match objects.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!("{field} has no effect on a machine ({}{others})", objects[0])
+        Some(format!("{field} has no effect on a machine ({})", some(&objects)?))
     };
-    ineffective.into_iter().map(sentence).collect()
+    ineffective.into_iter().filter_map(sentence).collect()
+}
+
+/// Names some objects, however many they are.
+pub(super) fn some(objects: &[ObjectRef]) -> Option<String> {
+    let (first, others) = objects.split_first()?;
+    Some(match others.len() {
+        0 => first.to_string(),
+        more => format!("{first} and {more} more"),
+    })
 }
 
 impl Draft<'_> {
@@ -634,6 +663,11 @@ fn families(spec: &Value) -> Vec<&'static str> {
     let policy = spec.get("ipFamilyPolicy").and_then(Value::as_str);
     let is_dual = matches!(policy, Some("PreferDualStack" | "RequireDualStack"));
     match (asks("IPv4"), asks("IPv6")) {
+        // One that had both keeps the first when it wants one.
+        (true, true) if policy == Some("SingleStack") => {
+            let is_first = asked.and_then(|list| list.first()).is_some_and(|it| it == "IPv6");
+            vec![if is_first { "IPv6" } else { "IPv4" }]
+        }
         (true, true) => vec!["IPv4", "IPv6"],
         _ if is_dual => vec!["IPv4", "IPv6"],
         (false, true) => vec!["IPv6"],
