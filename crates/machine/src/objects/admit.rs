@@ -464,6 +464,7 @@ impl Draft<'_> {
             "Namespace" => default_to(&mut value, "/status", json!({"phase": "Active"})),
             "Service" => self.admit_service(object, &mut value, old.as_ref())?,
             "Pod" => {
+                Self::refuse_fields_of_pod(object, &value)?;
                 self.admit_pod_spec(object, &mut value["spec"], admission)?;
                 keep_pod(object, &mut value, old.as_ref())?;
             }

@@ -518,3 +518,26 @@ fn a_memory_that_cannot_be_read_names_its_object() {
     let text = format!("{:#}", anyhow::Error::new(error));
     assert!(text.starts_with("ConfigMap default/a: the annotation kubectl."), "{text}");
 }
+
+#[test]
+fn claims_go_with_their_pod() {
+    let mut fixture = Fixture::new();
+    let pod = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
+    let store = &mut fixture.store;
+    store.write(reference("pods", "waits"), pod("waits", json!({})), NOW).unwrap();
+    let runs = pod("runs", json!({"nodeName": "node-1"}));
+    store.write(reference("pods", "runs"), runs, NOW).unwrap();
+    for (name, owner) in [("a", "waits"), ("b", "runs"), ("c", "")] {
+        let owner = store.object(&reference("pods", owner)).map(|it| it["metadata"]["uid"].clone());
+        let claim = json!({"metadata": {"name": name, "ownerReferences": [{"uid": owner}]}});
+        store.write(reference("persistentvolumeclaims", name), claim, NOW).unwrap();
+    }
+    let claims = |store: &Store| -> Vec<String> {
+        let all = store.of_plural("persistentvolumeclaims");
+        all.map(|(claim, _)| claim.name.clone()).collect()
+    };
+    store.delete(&[reference("pods", "waits"), reference("pods", "runs")], false, LATER).unwrap();
+    assert_eq!(claims(store), ["b", "c"], "one has to end first");
+    store.remove_gone(&[reference("pods", "runs")]).unwrap();
+    assert_eq!(claims(store), ["c"]);
+}

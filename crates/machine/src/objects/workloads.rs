@@ -58,6 +58,14 @@ impl Draft<'_> {
         Ok(())
     }
 
+    /// Refuses a Pod of which a machine cannot do all.
+    pub(super) fn refuse_fields_of_pod(
+        object: &ObjectRef,
+        value: &Value,
+    ) -> Result<(), ApplyError> {
+        refuse(Kind::Pod, object, value)
+    }
+
     /// Completes a HorizontalPodAutoscaler, or says why it cannot be.
     pub(super) fn admit_autoscaler(
         object: &ObjectRef,
