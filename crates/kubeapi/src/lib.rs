@@ -17,6 +17,7 @@
 //! | `patch` | patches: how a body says what changes |
 //! | `protobuf` | bodies in the form that typed clients send |
 //! | `apply` | server-side apply: which fields are whose |
+//! | `last_applied` | client-side apply: what a manifest makes of an object that is there |
 //! | `scale` | the number of an object's replicas, as a kind of its own |
 //! | `access` | whether a client may do something, before it does it |
 //! | `request` | [`Request`], and the objects that it names |
@@ -41,6 +42,7 @@ mod depth;
 mod discovery;
 mod form;
 mod history;
+mod last_applied;
 mod openapi;
 mod patch;
 mod protobuf;
@@ -59,6 +61,7 @@ pub use answer::{bookmark, event, initial_end, list, object, scale};
 pub use call::{Api, Call, Log, Watch};
 pub use deletion::Deletion;
 pub use history::{Change, ChangeKind, History, Key};
+pub use last_applied::{Memory, MergeError, Merged, merge_manifest};
 pub use patch::PatchKind;
 pub use protobuf::{ProtobufError, protobuf};
 pub use request::{Listing, Request, Single};

@@ -37,7 +37,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 pub use self::error::{KustomizeError, PatchError};
-pub use self::patch::{Mergeable, json_patch, strategic_merge, takes_strategic_merge};
+pub use self::patch::{
+    Mergeable, json_patch, strategic_merge, takes_strategic_merge, three_way_merge,
+};
 
 use self::accumulate::Builder;
 use self::disk::Spent;

@@ -6,6 +6,7 @@ mod json6902;
 mod server;
 mod shapes;
 mod strategic;
+mod three_way;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -115,6 +116,20 @@ pub fn json_patch(mut object: Value, patch: &Value) -> Result<Value, PatchError>
 /// What is wrong with the patch, or what of it does not fit the object.
 pub fn strategic_merge(object: Value, patch: Value) -> Result<Value, PatchError> {
     Ok(server::merge(object, patch)?)
+}
+
+/// Makes of an object what `kubectl apply` makes of it: fields that a manifest names are as it
+/// says, fields that only the manifest before it names are gone, and all others stay.
+///
+/// # Errors
+/// What of the manifest does not fit the object.
+pub fn three_way_merge(
+    last: Option<&Value>,
+    wanted: &Value,
+    live: Value,
+) -> Result<Value, PatchError> {
+    let patch = three_way::patch(last, wanted, &live);
+    Ok(server::merge(live, patch)?)
 }
 
 /// Whether a kind takes such a patch: in Kubernetes, kinds of extensions do not.

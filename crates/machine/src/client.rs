@@ -22,7 +22,7 @@ use crate::egress::Egress;
 use crate::image::ImageMap;
 use crate::join::{JoinToken, LinkInfo, Proof};
 use crate::layout::Layout;
-use crate::objects::{Changes, Kind, ObjectRef};
+use crate::objects::{Changes, Kind, ObjectRef, Sent};
 use crate::ownership::{OwnershipError, check_state_directory};
 use crate::registry::{ContainerStatus, Phase};
 use crate::rollout_progress::RolloutProgress;
@@ -251,7 +251,8 @@ impl Client {
         self.ask(Method::GET, "/events", String::new()).await
     }
 
-    /// Applies Kubernetes objects: all, or none and an error. A dry run says what would change.
+    /// Applies manifests as `kubectl apply` does: all, or none and an error. What they do not name,
+    /// and have not named before, stays as it is. A dry run says what would change.
     pub async fn apply(&self, objects: Vec<Value>, dry_run: bool) -> Result<Changes, ClientError> {
         self.apply_with_images(objects, ImageMap::default(), dry_run).await
     }
@@ -264,27 +265,28 @@ impl Client {
         images: ImageMap,
         dry_run: bool,
     ) -> Result<Changes, ClientError> {
-        let expected = Vec::new();
-        self.order("/apply", &Apply { objects, images, dry_run, expected }).await
+        let (sent, expected) = (Sent::Manifests, Vec::new());
+        self.order("/apply", &Apply { objects, sent, images, dry_run, expected }).await
     }
 
-    /// Applies objects if those that are `expected` are still as they were read.
-    pub async fn apply_expecting(
+    /// Puts objects in the place of those that are there, if those that are `expected` are still as
+    /// they were read.
+    pub async fn replace_expecting(
         &self,
         objects: Vec<Value>,
         expected: Vec<Expected>,
     ) -> Result<Changes, ClientError> {
-        let images = ImageMap::default();
-        self.order("/apply", &Apply { objects, images, dry_run: false, expected }).await
+        let (sent, images, dry_run) = (Sent::Objects, ImageMap::default(), false);
+        self.order("/apply", &Apply { objects, sent, images, dry_run, expected }).await
     }
 
-    /// What applying objects would change, beside what more images mean.
+    /// What applying manifests would change, beside what more images mean.
     pub async fn differences(
         &self,
         objects: Vec<Value>,
         images: ImageMap,
     ) -> Result<Vec<Difference>, ClientError> {
-        self.order("/diff", &Diff { objects, images }).await
+        self.order("/diff", &Diff { objects, sent: Sent::Manifests, images }).await
     }
 
     /// Deletes objects and what they own: all, or none and an error.

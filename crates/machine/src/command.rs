@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::image::ImageMap;
-use crate::objects::ObjectRef;
+use crate::objects::{ObjectRef, Sent};
 
 /// `/apply`: Kubernetes objects, all or none.
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ use crate::objects::ObjectRef;
 pub(crate) struct Apply {
     /// The objects.
     pub(crate) objects: Vec<Value>,
+    /// What they are.
+    #[serde(default)]
+    pub(crate) sent: Sent,
     /// What images mean besides; the machine keeps it.
     #[serde(default)]
     pub(crate) images: ImageMap,
@@ -46,6 +49,9 @@ pub struct Expected {
 pub(crate) struct Diff {
     /// The objects.
     pub(crate) objects: Vec<Value>,
+    /// What they are.
+    #[serde(default)]
+    pub(crate) sent: Sent,
     /// What images mean besides.
     #[serde(default)]
     pub(crate) images: ImageMap,

@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use self::owned::{Action, Owner};
+use self::owned::{Action, KeptBy, Owner};
 use self::schedule::NodeView;
 use crate::claims;
 use crate::objects::{Admission, Kind, ObjectRef, Store, StoreError};
@@ -54,6 +54,7 @@ pub(crate) fn step(
     changed |= drive_out(store, reported, now)?;
     changed |= roll_out(store, reported, now)?;
     // Before their pods have a node.
+    changed |= claims::of_pods(store, now)?;
     changed |= claims::bind(store, now)?;
     changed |= place(store, now)?;
     changed |= judge_budgets(store, reported, now)?;
@@ -178,8 +179,17 @@ fn carry_out(
     action: Action,
     now: &str,
 ) -> Result<bool, StoreError> {
-    let Action { claims, create, retire, mut status } = action;
+    let Action { claims, kept_by, create, retire, mut status } = action;
     let mut changed = !retire.is_empty();
+    // Before the pods go that take claims along.
+    for KeptBy { claim, owner, candidates } in kept_by {
+        let there = store.object(&claim);
+        let other = there.and_then(|it| claims::with_owner(it, owner.as_ref(), &candidates));
+        if let Some(value) = other {
+            store.write(claim, value, now)?;
+            changed = true;
+        }
+    }
     for pod in &retire {
         store.retire(pod, now)?;
     }
@@ -229,7 +239,11 @@ fn place(store: &mut Store, now: &str) -> Result<bool, StoreError> {
         there.iter().filter_map(|(.., pod)| schedule::Placed::of(pod)).collect();
     let mut changed = false;
     for (object, _, pod) in open {
-        let verdict = schedule::place(&pod, &nodes, &placed);
+        let obstacle = store.object(&object).and_then(|it| claims::obstacle(store, &object, it));
+        let verdict = match obstacle {
+            Some(why) => Err(why),
+            None => schedule::place(&pod, &nodes, &placed).map_err(|why| why.to_string()),
+        };
         changed |= write_placement(store, &object, &verdict, now)?;
         if let Ok(node) = verdict {
             placed.extend(schedule::Placed::on(&pod, node));
@@ -246,7 +260,7 @@ fn is_placed(pod: &Value) -> bool {
 fn write_placement(
     store: &mut Store,
     object: &ObjectRef,
-    verdict: &Result<String, schedule::Unschedulable>,
+    verdict: &Result<String, String>,
     now: &str,
 ) -> Result<bool, StoreError> {
     let Some(mut value) = store.object(object).cloned() else { return Ok(false) };
@@ -257,7 +271,7 @@ fn write_placement(
         }
         Err(why) => json!({
             "type": "PodScheduled", "status": "False",
-            "reason": "Unschedulable", "message": why.to_string(),
+            "reason": "Unschedulable", "message": why,
         }),
     };
     let status = json!({"phase": Phase::Pending, "conditions": [condition]});

@@ -8,12 +8,14 @@ mod admit;
 mod autoscaler_fields;
 mod change;
 mod host_programs;
+mod merge;
 mod node_ports;
 mod nodes;
 mod pod_fields;
 mod store;
 #[cfg(test)]
 mod tests;
+mod without_effect;
 mod workload_fields;
 mod workloads;
 
@@ -25,6 +27,7 @@ pub use admit::ApplyError;
 pub(crate) use admit::{Admission, is_owned_by};
 pub use ambit_manifest::Kind;
 pub(crate) use autoscaler_fields::scaled_by;
+pub use merge::Sent;
 pub(crate) use nodes::{joined_node_object, node_object, ready as node_readiness};
 pub(crate) use pod_fields::Limited;
 pub use store::StoreError;

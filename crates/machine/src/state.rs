@@ -95,7 +95,7 @@ impl Objects {
         command: Apply,
         now: &str,
     ) -> Result<Changes, ApplyError> {
-        let Apply { objects, images, dry_run, expected } = command;
+        let Apply { objects, sent, images, dry_run, expected } = command;
         let Self { store, admission, .. } = self;
         for Expected { object, version } in expected {
             let there = store.object(&object).map(|it| text(it, "/metadata/resourceVersion"));
@@ -105,7 +105,7 @@ impl Objects {
         }
         let images = admission.images.clone().extended(images);
         let wanted = Admission { images, ..admission.clone() };
-        let (settled, changes) = store.draft_apply(objects, &wanted, now)?;
+        let (settled, changes) = store.draft_sent((sent, objects), &wanted, now)?;
         if dry_run {
             return Ok(changes);
         }
@@ -155,9 +155,10 @@ impl Objects {
         command: Diff,
         now: &str,
     ) -> Result<Vec<Difference>, ApplyError> {
-        let images = self.admission.images.clone().extended(command.images);
+        let Diff { objects, sent, images } = command;
+        let images = self.admission.images.clone().extended(images);
         let wanted = Admission { images, ..self.admission.clone() };
-        let (settled, changes) = self.store.draft_apply(command.objects, &wanted, now)?;
+        let (settled, changes) = self.store.draft_sent((sent, objects), &wanted, now)?;
         // What an object brings along, such as the service account of a namespace, is not shown.
         let named = changes.changes.into_iter().map(|change| change.object);
         let difference = |object: ObjectRef| {
@@ -292,7 +293,7 @@ mod tests {
 
     use super::*;
     use crate::node_labels::NodeLabels;
-    use crate::objects::Limited;
+    use crate::objects::{Limited, Sent};
 
     const NOW: &str = "2026-01-31T12:00:00Z";
 
@@ -332,7 +333,8 @@ mod tests {
         let mut apply = |name: &str| {
             let (objects_of, new) = (vec![namespace(name, json!({}))], images("new=sleep 2"));
             let expected = Vec::new();
-            let command = Apply { objects: objects_of, images: new, dry_run: false, expected };
+            let (sent, dry_run) = (Sent::Objects, false);
+            let command = Apply { objects: objects_of, sent, images: new, dry_run, expected };
             let applied = objects.apply(&layout, command, NOW);
             let images = Record::read(&layout).unwrap().images;
             assert_eq!(images, objects.admission.images, "both say the same");
@@ -357,13 +359,15 @@ mod tests {
         let (images, expected) = (ImageMap::default(), Vec::new());
         let command = Apply {
             objects: vec![namespace("a", json!({"one": "1"}))],
+            sent: Sent::Manifests,
             images: images.clone(),
             dry_run: false,
             expected,
         };
         objects.apply(&layout, command, NOW).unwrap();
         let differences = |wanted: Vec<Value>| {
-            let command = Diff { objects: wanted, images: images.clone() };
+            let sent = Sent::Manifests;
+            let command = Diff { objects: wanted, sent, images: images.clone() };
             let found = objects.differences(command, NOW).unwrap();
             let labels = |value: &Value| value["metadata"]["labels"].clone();
             let shown = found.iter().map(|it| {
@@ -387,7 +391,8 @@ mod tests {
         let mut apply = |labels: Value, version: Option<String>, is_taken: bool| {
             let expected = vec![Expected { object: object.clone(), version }];
             let (images, objects_of) = (ImageMap::default(), vec![namespace("a", labels)]);
-            let command = Apply { objects: objects_of, images, dry_run: false, expected };
+            let (sent, dry_run) = (Sent::Objects, false);
+            let command = Apply { objects: objects_of, sent, images, dry_run, expected };
             let applied = objects.apply(&layout, command, NOW);
             let is_conflict = matches!(applied, Err(ApplyError::Conflict { .. }));
             assert_eq!((applied.is_ok(), is_conflict), (is_taken, !is_taken), "{applied:?}");

@@ -284,7 +284,7 @@ impl Turn {
         let Ok(machine) = Machine::read(client).await else { return };
         for (service, expected) in machine.silent() {
             // What fails now is tried at the next look.
-            let _kept = client.apply_expecting(vec![service], vec![expected]).await;
+            let _kept = client.replace_expecting(vec![service], vec![expected]).await;
         }
     }
 }
@@ -303,7 +303,7 @@ async fn order(client: Client, asked: Asked) -> Result<()> {
         let made = Account::new(way.clone(), directory, email).await;
         let (account, kept) = made.with_context(refused)?;
         let (secret, expected) = asked.account_secret(&kept)?;
-        client.apply_expecting(vec![secret], vec![expected]).await.context("keep the account")?;
+        client.replace_expecting(vec![secret], vec![expected]).await.context("keep the account")?;
         Ok(account)
     };
     let kept = asked.account.as_deref().filter(|kept| Account::is_at(kept, directory));
@@ -327,14 +327,14 @@ async fn order(client: Client, asked: Asked) -> Result<()> {
         );
     }
     let (secret, expected) = asked.certificate_secret(&pair)?;
-    client.apply_expecting(vec![secret], vec![expected]).await.context("keep the certificate")?;
+    client.replace_expecting(vec![secret], vec![expected]).await.context("keep the certificate")?;
     Ok(())
 }
 
 /// Has a gateway answer a directory, and waits until its pods know.
 async fn answer(client: &Client, asked: &Asked, challenges: &[Challenge]) -> Result<()> {
     let (service, expected) = Machine::read(client).await?.answering(asked, challenges)?;
-    let applied = client.apply_expecting(vec![service], vec![expected]).await;
+    let applied = client.replace_expecting(vec![service], vec![expected]).await;
     applied.context("have the gateway answer")?;
     if !settle::wait(&client.layout().control_socket(), |_| {}).await {
         bail!("not all pods of the gateway know what to answer; see `ambit status`");

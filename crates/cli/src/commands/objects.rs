@@ -76,7 +76,7 @@ pub(super) async fn set(args: LabelArgs, what: Metadata) -> Result<ExitCode> {
         value.remove("status");
     }
     let expected = Expected { object, version };
-    let changes = client.apply_expecting(vec![value], vec![expected]).await?;
+    let changes = client.replace_expecting(vec![value], vec![expected]).await?;
     change::print(&changes, false)?;
     change::settle(&client, &changes).await?;
     Ok(ExitCode::SUCCESS)

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ambit_machine::Client;
 use ambit_machine::objects::ObjectRef;
+use ambit_machine::{Client, Expected};
 use ambit_manifest::gateway::{CLASSES, is_waypoint_class};
 use ambit_manifest::{Input, Kind, Unenforced};
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE, REVISION, USE_WAYPOINT, WAYPOINT_FOR};
@@ -221,9 +221,12 @@ impl Place {
     async fn enrol(&self, namespace: &str, waypoint: &str) -> Result<()> {
         match self {
             Self::Machine(client) => {
-                let mut object = self.namespace(namespace).await?;
-                object["metadata"]["labels"][USE_WAYPOINT] = json!(waypoint);
-                client.apply(vec![object], false).await?;
+                let mut value = self.namespace(namespace).await?;
+                let version = text(&value, "/metadata/resourceVersion").to_owned();
+                value["metadata"]["labels"][USE_WAYPOINT] = json!(waypoint);
+                let object = ObjectRef::new(Kind::Namespace, None, namespace);
+                let expected = vec![Expected { object, version: Some(version) }];
+                client.replace_expecting(vec![value], expected).await?;
             }
             Self::Cluster(cluster) => cluster.use_waypoint(namespace, waypoint).await?,
         }

@@ -22,6 +22,7 @@ fn kubectl_writes_a_machine() {
     objects_are_created(&client);
     objects_are_patched(&machine, &client);
     objects_are_applied(&client);
+    ambit_and_kubectl_take_turns(&machine, &client);
     replicas_are_scaled(&machine, &client);
     who_is_late_is_refused(&client);
     what_is_wrong_is_refused(&client);
@@ -152,6 +153,82 @@ fn objects_are_applied(client: &Writer) {
     let Answer(_, _, forced) = apply("other", "&force=true", "{a: '2', c: '1'}");
     assert_eq!(forced["data"], json!({"a": "2", "c": "1"}));
     client.refused(apply("", "", "{}"), 400, "fieldManager");
+}
+
+/// The manifest of a Deployment with these labels and environment variables, and one container.
+fn turns(labels: &[&str], variables: &[&str]) -> String {
+    let mut manifest = deployment("turns");
+    manifest["metadata"]["namespace"] = json!("app");
+    manifest["metadata"]["labels"] = labels.iter().map(|it| (*it, "1")).collect();
+    let spec = manifest["spec"].as_object_mut().expect("a map");
+    spec.remove("replicas");
+    let variables = variables.iter().map(|it| json!({"name": it, "value": "1"}));
+    spec["template"]["spec"]["containers"][0]["env"] = variables.collect();
+    manifest.to_string()
+}
+
+/// What one of them has applied and wants no more, the other one takes back; what neither names
+/// stays.
+fn ambit_and_kubectl_take_turns(machine: &Machine, client: &Writer) {
+    const TURNS: &str = "/apis/apps/v1/namespaces/app/deployments/turns";
+    let state = || {
+        let (_, it) = client.api.get(TURNS, JSON);
+        let env = it["spec"]["template"]["spec"]["containers"][0]["env"].as_array().cloned();
+        let env = env.unwrap_or_default();
+        let env: Vec<String> =
+            env.iter().map(|it| it["name"].as_str().unwrap_or_default().to_owned()).collect();
+        let labels = it["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+        let labels: Vec<String> = labels.keys().cloned().collect();
+        (labels, env, it["spec"]["replicas"].clone())
+    };
+    machine.apply(&turns(&["a", "b"], &["A", "B"]));
+    machine.run(&["scale", "-n", "app", "deployment/turns", "--replicas", "2"]);
+    machine.run(&["label", "-n", "app", "deployment/turns", "others=1"]);
+    let variable = json!({"spec": {"template": {"spec": {"containers": [
+        {"name": "main", "env": [{"name": "OTHERS", "value": "1"}]}]}}}});
+    assert_eq!(client.patch(TURNS, STRATEGIC, &variable).0, 200);
+    let next = turns(&["b"], &["B", "C"]);
+    let said = machine.ambit_with(&["diff", "-"], &next);
+    assert_eq!(said.status.code(), Some(1), "{}", said.err);
+    let gone: Vec<&str> = said.out.lines().filter(|it| it.starts_with('-')).collect();
+    let all = said.out.as_str();
+    assert!(gone.iter().any(|it| it.contains("name: A")) && all.contains("name: C"), "{all}");
+    assert!(!gone.iter().any(|it| it.contains("OTHERS") || it.contains("replicas")), "{all}");
+    assert_eq!(machine.apply(&next).matches("warning").count(), 0);
+    let words = |list: &[&str]| list.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+    let expected = (words(&["b", "others"]), words(&["OTHERS", "B", "C"]), json!(2));
+    let sorted = |(labels, mut env, replicas): (Vec<String>, Vec<String>, Value)| {
+        env.sort();
+        (labels, env, replicas)
+    };
+    assert_eq!(sorted(state()), sorted(expected));
+    // kubectl's turn: it reads the annotation, and finds that C is to go.
+    let (_, live) = client.api.get(TURNS, JSON);
+    let key = "kubectl.kubernetes.io/last-applied-configuration";
+    let last = live["metadata"]["annotations"][key].as_str().expect("it is kept").to_owned();
+    let last: Value = serde_json::from_str(&last).expect("JSON");
+    let manifest: Value = serde_json::from_str(&next).expect("JSON");
+    assert_eq!(last["spec"]["template"]["spec"], manifest["spec"]["template"]["spec"]);
+    let without = turns(&["b"], &["B"]);
+    let patch = json!({
+        "metadata": {"annotations": {key: without}},
+        "spec": {"template": {"spec": {
+            "$setElementOrder/containers": [{"name": "main"}],
+            "containers": [{"name": "main", "$setElementOrder/env": [{"name": "B"}],
+                "env": [{"name": "C", "$patch": "delete"}]}],
+        }}},
+    });
+    assert_eq!(client.patch(TURNS, STRATEGIC, &patch).0, 200);
+    machine.apply(&turns(&["b"], &[]));
+    let expected = (words(&["b", "others"]), words(&["OTHERS"]), json!(2));
+    assert_eq!(sorted(state()), sorted(expected), "B was kubectl's, and is named no more");
+    // What was made otherwise keeps its fields, and that is said.
+    let said = machine.apply(&deployment("written").to_string().replace(
+        r#""metadata":{"name":"written"}"#,
+        r#""metadata":{"name":"written","namespace":"app"}"#,
+    ));
+    assert!(said.contains("Deployment app/written was not made by apply"), "{said}");
+    machine.run(&["delete", "-n", "app", "deployment/turns"]);
 }
 
 fn replicas_are_scaled(machine: &Machine, client: &Writer) {

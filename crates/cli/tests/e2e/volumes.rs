@@ -133,6 +133,88 @@ fn containers_of_both_sorts_get_their_volumes() {
     machine.down();
 }
 
+/// A set of two whose claims go with it and with its pods, and a pod that brings a claim along.
+const CLAIMING: &str = "
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: app}
+spec:
+  replicas: 2
+  persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: c, image: busybox, command: [sleep, infinity]}]
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+";
+const BRINGING: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: own, namespace: app}
+spec:
+  terminationGracePeriodSeconds: 0
+  volumes:
+  - name: scratch
+    ephemeral:
+      volumeClaimTemplate:
+        metadata: {labels: {for: scratch}}
+        spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+  containers:
+  - name: c
+    image: busybox
+    command: [sleep, infinity]
+    volumeMounts: [{name: scratch, mountPath: /scratch}]
+";
+
+#[test]
+fn claims_go_with_whom_they_belong_to() {
+    let machine = Machine::none("claims");
+    let (start, _) = POD.split_once("---\n").expect("the namespace comes first");
+    let input = format!("{start}---{CLAIMING}---{BRINGING}");
+    let said = machine.ambit_with(&["up", "-", "--detach", "--no-mesh"], &input);
+    assert!(said.status.success() && !said.err.contains("warning"), "ambit up: {}", said.err);
+    let claims = || {
+        let text = machine.run(&["get", "pvc", "-n", "app", "-o", "name"]);
+        text.lines().map(|it| it.rsplit('/').next().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(claims(), ["data-db-0", "data-db-1", "own-scratch"]);
+    let found = machine.bash("app/own", "echo text > /scratch/file; echo $(</scratch/file)");
+    assert_eq!(found, "text\n");
+    let full = "{ printf '%2000000s' x > /scratch/large; } 2>/dev/null || echo full";
+    assert_eq!(machine.bash("app/own", full), "full\n", "it has the size that is claimed");
+
+    machine.run(&["scale", "-n", "app", "sts/db", "--replicas", "1"]);
+    machine.wait("the claim goes with its pod", SETTLE_TIMEOUT, || {
+        claims() == ["data-db-0", "own-scratch"]
+    });
+    machine.run(&["delete", "-n", "app", "pod/db-0"]);
+    machine.wait("a pod that is replaced keeps its claim", SETTLE_TIMEOUT, || {
+        machine.pods().iter().any(|it| it.name == "db-0" && it.ready && !it.terminating)
+    });
+    assert_eq!(claims(), ["data-db-0", "own-scratch"]);
+    machine.run(&["delete", "-n", "app", "sts/db", "pod/own"]);
+    machine.wait("the others go too", SETTLE_TIMEOUT, || claims().is_empty());
+
+    let claim = "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: own-scratch, \
+                 namespace: app}, spec: {accessModes: [ReadWriteOnce], resources: {requests: \
+                 {storage: 1Mi}}}}";
+    machine.apply(claim);
+    let said = machine.apply(BRINGING);
+    let expected = "Pod app/own will not run: PersistentVolumeClaim app/own-scratch was not \
+                    created for this pod (pod is not owner)";
+    assert!(said.contains(expected), "{said}");
+    machine.run(&["delete", "-n", "app", "pvc/own-scratch"]);
+    machine.wait("it runs with a claim of its own", SETTLE_TIMEOUT, || {
+        machine.pods().iter().any(|it| it.name == "own" && it.ready)
+    });
+    assert_eq!(machine.bash("app/own", "ls /scratch"), "");
+    machine.down();
+}
+
 #[test]
 fn a_change_that_cannot_be_made_is_told_and_stops_no_other() {
     let machine = Machine::none("lateconf");

@@ -14,7 +14,8 @@ use std::sync::LazyLock;
 
 /// Types: each field as `name[keys]=type`. Without keys in the brackets, a list of scalars is
 /// merged by their values; without brackets, the field is no such list but leads to one. `name!` is
-/// a map that is one value for server-side apply.
+/// a map that is one value for server-side apply. `~name` is a union (`retainKeys`): of a map that
+/// a manifest changes, only the fields stay that it names.
 const SHAPES: &str = "
 CSINode: metadata=ObjectMeta spec=CSINodeSpec
 CSINodeSpec: drivers[name]
@@ -38,7 +39,7 @@ ObjectWithConditions: metadata=ObjectMeta status=Conditions
 Pod: metadata=ObjectMeta spec=PodSpec status=PodStatus
 PodSpec: containers[name]=Container ephemeralContainers[name]=EphemeralContainer hostAliases[ip]
     imagePullSecrets[name] initContainers[name]=Container nodeSelector!
-    topologySpreadConstraints[topologyKey,whenUnsatisfiable]=Selecting volumes[name]=Volume
+    topologySpreadConstraints[topologyKey,whenUnsatisfiable]=Selecting ~volumes[name]=Volume
 PodStatus: conditions[type] podIPs[ip]
 PodTemplate: metadata=ObjectMeta template=PodTemplateSpec
 PodTemplateSpec: metadata=ObjectMeta spec=PodSpec
@@ -53,7 +54,7 @@ StatefulSetSpec: selector! template=PodTemplateSpec volumeClaimTemplates=ObjectW
 Volume: ephemeral=EphemeralVolumeSource
 Webhooks: metadata=ObjectMeta webhooks[name]
 Workload: metadata=ObjectMeta spec=WorkloadSpec status=Conditions
-WorkloadSpec: selector! template=PodTemplateSpec
+WorkloadSpec: selector! ~strategy template=PodTemplateSpec
 ";
 
 /// Kinds: `apiVersion`, type, and the kinds of that type.
@@ -132,6 +133,8 @@ pub(crate) struct Field {
     pub(crate) shape: Shape,
     /// Whether it is a map that is one value for server-side apply.
     pub(crate) is_atomic: bool,
+    /// Whether it, or each of its elements, is a union: a manifest names all fields that it has.
+    pub(crate) is_union: bool,
 }
 
 /// What is known of a value of Kubernetes: how its lists are merged.
@@ -140,7 +143,8 @@ pub struct Mergeable(Field);
 
 impl Mergeable {
     /// Nothing is known.
-    pub const UNKNOWN: Self = Self(Field { keys: None, shape: None, is_atomic: false });
+    pub const UNKNOWN: Self =
+        Self(Field { keys: None, shape: None, is_atomic: false, is_union: false });
 
     /// What is known of an object; of kinds of extensions nothing is.
     pub fn of(api_version: &str, kind: &str) -> Self {
@@ -213,7 +217,8 @@ fn shapes() -> HashMap<(&'static str, &'static str), Field> {
                 None => (left, None),
             };
             let (name, is_atomic) = name.strip_suffix('!').map_or((name, false), |it| (it, true));
-            shapes.insert((shape, name), Field { keys, shape: of, is_atomic });
+            let (name, is_union) = name.strip_prefix('~').map_or((name, false), |it| (it, true));
+            shapes.insert((shape, name), Field { keys, shape: of, is_atomic, is_union });
         }
     }
     shapes

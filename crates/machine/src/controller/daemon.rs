@@ -31,12 +31,8 @@ pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod], all: &[No
         (object, pod)
     });
     let create = create.collect();
-    Action {
-        claims: Vec::new(),
-        create,
-        retire: step.retire,
-        status: status(value, pods, &nodes.wanted),
-    }
+    let status = status(value, pods, &nodes.wanted);
+    Action { create, retire: step.retire, status, ..Action::default() }
 }
 
 /// A new pod, which tolerates what befalls nodes.

@@ -139,7 +139,7 @@ pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod], now: Time
     let missing = if may_start(&status, &tally, now) { wanted } else { 0 };
     let create = new_pods(&spec, owner, &active, &tally, missing.saturating_sub(active.len()));
     let retire = retire.into_iter().map(|pod| pod.object.clone()).collect();
-    Action { claims: Vec::new(), create, retire, status }
+    Action { create, retire, status, ..Action::default() }
 }
 
 fn is_indexed(spec: &JobSpec) -> bool {

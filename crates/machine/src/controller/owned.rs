@@ -21,6 +21,8 @@ pub(crate) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub(crate) struct Action {
     /// Claims that those pods have.
     pub(crate) claims: Vec<(ObjectRef, Value)>,
+    /// With whom claims go that are there.
+    pub(crate) kept_by: Vec<KeptBy>,
     /// Pods to create.
     pub(crate) create: Vec<(ObjectRef, Value)>,
     /// Pods to retire.
@@ -29,11 +31,24 @@ pub(crate) struct Action {
     pub(crate) status: Value,
 }
 
+/// With whom a claim of a StatefulSet goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptBy {
+    /// Which claim.
+    pub(crate) claim: ObjectRef,
+    /// Its owner's reference; none if it goes with nobody.
+    pub(crate) owner: Option<Value>,
+    /// The uids of those who could be it.
+    pub(crate) candidates: [String; 2],
+}
+
 /// One pod of an object, as far as its controller cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnedPod {
     /// Which.
     pub(crate) object: ObjectRef,
+    /// Its uid.
+    pub(crate) uid: String,
     /// Of which template it is; empty for kinds whose template never changes.
     pub(crate) revision: String,
     /// It was made from the present template.
@@ -66,7 +81,7 @@ impl OwnedPod {
 pub(crate) struct Owner<'a> {
     pub(crate) object: &'a ObjectRef,
     kind: Kind,
-    uid: &'a str,
+    pub(crate) uid: &'a str,
     template: PodTemplateSpec,
     /// The label that says of which template a pod is, for kinds whose template may change.
     revision_label: Option<&'static str>,
@@ -113,6 +128,7 @@ impl<'a> Owner<'a> {
         let revision = self.revision_label.map(label).unwrap_or_default().to_owned();
         OwnedPod {
             object: object.clone(),
+            uid: text(value, "/metadata/uid").to_owned(),
             current: revision == self.revision,
             revision,
             ready: status.is_some_and(|status| status.ready),
@@ -178,6 +194,7 @@ pub(crate) mod tests {
     pub(crate) fn owned(name: &str) -> OwnedPod {
         OwnedPod {
             object: ObjectRef::new(Kind::Pod, Some("app"), name),
+            uid: format!("uid-{name}"),
             revision: String::new(),
             current: true,
             ready: true,

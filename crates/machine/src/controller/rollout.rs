@@ -32,7 +32,8 @@ pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod]) -> Action
     let step = plan(&decode(value), pods);
     let prefix = format!("{}-{}", owner.object.name, owner.revision);
     let create = (0..step.create).map(|_| owner.pod(&random_name(&prefix))).collect();
-    Action { claims: Vec::new(), create, retire: step.retire, status: status(value, pods) }
+    let status = status(value, pods);
+    Action { create, retire: step.retire, status, ..Action::default() }
 }
 
 fn status(value: &Value, pods: &[OwnedPod]) -> Value {

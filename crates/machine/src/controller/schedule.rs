@@ -117,7 +117,8 @@ fn admits_node(pod: &Pod, node: &NodeView, effects: &[&str]) -> Result<(), Strin
 }
 
 fn has_claims(spec: &PodSpec) -> bool {
-    spec.volumes.iter().flatten().any(|volume| volume.persistent_volume_claim.is_some())
+    let mut volumes = spec.volumes.iter().flatten();
+    volumes.any(|it| it.persistent_volume_claim.is_some() || it.ephemeral.is_some())
 }
 
 fn admits(pod: &Pod, node: &NodeView, around: Around<'_>) -> Result<(), String> {

@@ -12,9 +12,9 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::{Value, json};
 
 use super::decode;
-use super::owned::{Action, OwnedPod, Owner};
+use super::owned::{Action, KeptBy, OwnedPod, Owner};
 use crate::claims;
-use crate::objects::ObjectRef;
+use crate::objects::{Kind, ObjectRef};
 
 /// The label that says of which template a pod of a StatefulSet or DaemonSet is.
 pub(crate) const REVISION: &str = "controller-revision-hash";
@@ -31,6 +31,13 @@ struct Step {
     retire: Vec<ObjectRef>,
 }
 
+/// With whom a claim goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeper {
+    Set,
+    Pod,
+}
+
 /// How a StatefulSet is to be.
 #[derive(Debug)]
 struct Wish {
@@ -39,6 +46,8 @@ struct Wish {
     /// The first ordinal that changes with the template; none if pods change when they are
     /// deleted.
     changes_from: Option<u32>,
+    /// Claims go with the set, and with pods for which there are too few replicas.
+    claims_go: (bool, bool),
 }
 
 impl Wish {
@@ -51,7 +60,10 @@ impl Wish {
         let update = spec.update_strategy.unwrap_or_default();
         let partition = count(update.rolling_update.and_then(|rolling| rolling.partition), 0);
         let is_on_delete = update.type_.as_deref() == Some("OnDelete");
+        let retention = spec.persistent_volume_claim_retention_policy.unwrap_or_default();
+        let goes = |policy: Option<String>| policy.as_deref() == Some("Delete");
         Self {
+            claims_go: (goes(retention.when_deleted), goes(retention.when_scaled)),
             ordinals: start..start.saturating_add(count(spec.replicas, 1)),
             is_parallel: spec.pod_management_policy.as_deref() == Some("Parallel"),
             changes_from: (!is_on_delete).then(|| start.saturating_add(partition)),
@@ -87,6 +99,15 @@ impl Wish {
             step.retire.extend(self.next_to_change(pods));
         }
         step
+    }
+
+    /// With whom the claims of a pod go.
+    fn keeper(&self, ordinal: u32) -> Option<Keeper> {
+        let (with_set, with_pod) = self.claims_go;
+        match self.ordinals.contains(&ordinal) {
+            false if with_pod => Some(Keeper::Pod),
+            _ => with_set.then_some(Keeper::Set),
+        }
     }
 
     /// The highest pod of an earlier template, if all above it are ready.
@@ -129,7 +150,37 @@ pub(super) fn act(value: &Value, owner: &Owner<'_>, pods: &[OwnedPod]) -> Action
     let is_done = wish.ordinals.clone().all(|it| by_ordinal.get(&it).is_some_and(is_whole));
     let current = if is_done { owner } else { earlier };
     let status = status(value, pods, current, &owner.revision);
-    Action { claims, create, retire: step.retire, status }
+    let kept_by = kept_by(value, owner, &wish, &by_ordinal);
+    Action { claims, kept_by, create, retire: step.retire, status }
+}
+
+/// With whom the claims of the pods go that are there. As in Kubernetes, those of a pod that is
+/// gone stay as they are: nobody has said what becomes of them.
+fn kept_by(
+    value: &Value,
+    owner: &Owner<'_>,
+    wish: &Wish,
+    pods: &BTreeMap<u32, &OwnedPod>,
+) -> Vec<KeptBy> {
+    let mut all = Vec::new();
+    for (ordinal, pod) in pods {
+        let reference = wish.keeper(*ordinal).map(|keeper| match keeper {
+            Keeper::Set => reference(Kind::StatefulSet, &owner.object.name, owner.uid),
+            Keeper::Pod => reference(Kind::Pod, &pod.object.name, &pod.uid),
+        });
+        let claims = claims::names_of_set(owner.object, value, *ordinal);
+        all.extend(claims.map(|(_, claim)| KeptBy {
+            claim,
+            owner: reference.clone(),
+            candidates: [owner.uid.to_owned(), pod.uid.clone()],
+        }));
+    }
+    all
+}
+
+/// How a claim names whom it goes with.
+fn reference(kind: Kind, name: &str, uid: &str) -> Value {
+    json!({"apiVersion": kind.api_versions()[0], "kind": kind.name(), "name": name, "uid": uid})
 }
 
 fn ordinal(set: &str, pod: &str) -> Option<u32> {
@@ -180,7 +231,6 @@ fn status(value: &Value, pods: &[OwnedPod], current: &Owner<'_>, update: &str) -
 mod tests {
     use super::*;
     use crate::controller::owned::tests::owned;
-    use crate::objects::Kind;
     use crate::registry::Phase;
 
     fn set(more: Value) -> Value {
@@ -271,6 +321,30 @@ mod tests {
         assert_eq!(pod["metadata"]["labels"][POD_NAME], "w-0");
         assert_eq!(pod["metadata"]["labels"][POD_INDEX], "0");
         assert_eq!(pod["metadata"]["labels"]["app"], "db");
+    }
+
+    #[test]
+    fn claims_go_with_whom_the_policy_says() {
+        let check = |policy: Value, expected: &[(&str, Option<&str>)]| {
+            let claim = json!({"metadata": {"name": "data"}, "spec": {}});
+            let more = json!({
+                "replicas": 1, "volumeClaimTemplates": [claim],
+                "persistentVolumeClaimRetentionPolicy": policy,
+            });
+            let action = act_on(&set(more), &pods("CC"));
+            let kept = action.kept_by.iter().map(|it| {
+                let owner = it.owner.as_ref().and_then(|it| it["uid"].as_str());
+                (it.claim.name.as_str(), owner)
+            });
+            assert_eq!(kept.collect::<Vec<_>>(), expected, "{policy}");
+        };
+        let (of_set, of_pod) = (Some("u"), Some("uid-w-1"));
+        check(json!(null), &[("data-w-0", None), ("data-w-1", None)]);
+        check(json!({"whenScaled": "Retain"}), &[("data-w-0", None), ("data-w-1", None)]);
+        check(json!({"whenDeleted": "Delete"}), &[("data-w-0", of_set), ("data-w-1", of_set)]);
+        check(json!({"whenScaled": "Delete"}), &[("data-w-0", None), ("data-w-1", of_pod)]);
+        let both = json!({"whenDeleted": "Delete", "whenScaled": "Delete"});
+        check(both, &[("data-w-0", of_set), ("data-w-1", of_pod)]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::image::ImageMap;
 use crate::import::{ImageArguments, ImageSources};
 use crate::judgement::judge;
 use crate::layout::Layout;
-use crate::objects::{ApplyError, Changes, Kind, ObjectRef, random_bytes};
+use crate::objects::{ApplyError, Changes, Kind, ObjectRef, Sent, random_bytes};
 use crate::registry::timestamp;
 use crate::state::{Machine, Objects};
 
@@ -260,8 +260,8 @@ impl Writer<'_> {
         objects: Vec<Value>,
         expected: Vec<Expected>,
     ) -> Result<(Value, Vec<String>), ApplyError> {
-        let images = ImageMap::default();
-        let command = Apply { objects, images, dry_run: false, expected };
+        let (sent, images) = (Sent::Objects, ImageMap::default());
+        let command = Apply { objects, sent, images, dry_run: false, expected };
         let (changes, after) =
             self.change(name, |layout, all, now| all.apply(layout, command, now))?;
         Ok((after.unwrap_or_default(), changes.warnings))
@@ -277,8 +277,9 @@ impl Writer<'_> {
         let kept = self.kept;
         let mut all = kept.objects();
         let (now, images) = (timestamp(), ImageMap::default());
-        let diff = Diff { objects: objects.clone(), images: images.clone() };
-        let command = Apply { objects, images, dry_run: true, expected };
+        let sent = Sent::Objects;
+        let diff = Diff { objects: objects.clone(), sent, images: images.clone() };
+        let command = Apply { objects, sent, images, dry_run: true, expected };
         let changes = all.apply(kept.layout, command, &now)?;
         let after = all.differences(diff, &now)?.pop().map(|it| it.after);
         drop(all);

@@ -57,6 +57,15 @@ pub(crate) enum PlanError {
         /// Which.
         claim: String,
     },
+    /// A claim of the name that the pod's own would have.
+    #[error(
+        "PersistentVolumeClaim {claim:?} was not created for this pod (pod is not owner); delete \
+         the claim and the pod"
+    )]
+    NotOwner {
+        /// Which.
+        claim: String,
+    },
     /// A mount of nothing.
     #[error(
         "container {container:?} mounts volume {volume:?}, which is not in spec.volumes; add it"

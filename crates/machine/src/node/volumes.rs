@@ -9,11 +9,12 @@ use ambit_manifest::{Kind, quantity};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
     ConfigMap, ConfigMapVolumeSource, Container, DownwardAPIVolumeFile, EmptyDirVolumeSource,
-    HostPathVolumeSource, KeyToPath, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod,
-    Secret, SecretVolumeSource, Volume, VolumeMount, VolumeProjection,
+    HostPathVolumeSource, KeyToPath, PersistentVolumeClaim, Pod, Secret, SecretVolumeSource,
+    Volume, VolumeMount, VolumeProjection,
 };
 
 use super::sources::{PlanError, Sources, VOLUMES_MAX};
+use crate::claims::name_of_pod;
 use crate::image::expand;
 use crate::pod::{
     FilePlan, MountPlan, NOT_SHOWN, VolumeContent, VolumePlan, Writable, volume_place,
@@ -87,7 +88,9 @@ impl Sources<'_> {
             }
             VolumeContent::Files(files)
         } else if let Some(claim) = &volume.persistent_volume_claim {
-            self.claim_content(claim)?
+            self.claim_content(&claim.claim_name, claim.read_only == Some(true))?
+        } else if volume.ephemeral.is_some() {
+            self.own_claim_content(name)?
         } else if let Some(host) = &volume.host_path {
             self.host_content(name, host)?
         } else {
@@ -96,20 +99,31 @@ impl Sources<'_> {
         Ok(Some(content))
     }
 
-    fn claim_content(
-        &self,
-        source: &PersistentVolumeClaimVolumeSource,
-    ) -> Result<VolumeContent, PlanError> {
-        let (kind, name) = (Kind::PersistentVolumeClaim, &source.claim_name);
+    fn claim_content(&self, name: &str, is_read_only: bool) -> Result<VolumeContent, PlanError> {
+        let claim = self.claim(name)?;
+        if claim.status.and_then(|status| status.phase).as_deref() != Some("Bound") {
+            return Err(PlanError::Unbound { claim: name.to_owned() });
+        }
+        let directory = self.place.layout.claim(&claim.metadata.uid.unwrap_or_default());
+        Ok(VolumeContent::Claim { directory, is_read_only })
+    }
+
+    /// The volume of the claim that the pod has brought along.
+    fn own_claim_content(&self, volume: &str) -> Result<VolumeContent, PlanError> {
+        let of_pod = &self.pod.metadata;
+        let name = name_of_pod(of_pod.name.as_deref().unwrap_or_default(), volume);
+        let owners = self.claim(&name)?.metadata.owner_references.unwrap_or_default();
+        if owners.iter().all(|it| Some(&it.uid) != of_pod.uid.as_ref()) {
+            return Err(PlanError::NotOwner { claim: name });
+        }
+        self.claim_content(&name, false)
+    }
+
+    fn claim(&self, name: &str) -> Result<PersistentVolumeClaim, PlanError> {
+        let kind = Kind::PersistentVolumeClaim;
         let claim: Option<PersistentVolumeClaim> =
             self.source(kind.name(), kind.plural(), name, None)?;
-        let claim = claim.unwrap_or_default();
-        let uid = claim.metadata.uid.unwrap_or_default();
-        if claim.status.and_then(|status| status.phase).as_deref() != Some("Bound") {
-            return Err(PlanError::Unbound { claim: name.clone() });
-        }
-        let directory = self.place.layout.claim(&uid);
-        Ok(VolumeContent::Claim { directory, is_read_only: source.read_only == Some(true) })
+        Ok(claim.unwrap_or_default())
     }
 
     fn projected_files(
@@ -513,6 +527,8 @@ mod tests {
         };
         let claim = json!({"persistentVolumeClaim": {"claimName": "none"}});
         check(claim, "PersistentVolumeClaim \"none\" does not exist");
+        let own = json!({"ephemeral": {"volumeClaimTemplate": {"spec": {}}}});
+        check(own, "PersistentVolumeClaim \"p-v\" does not exist");
         check(json!({"configMap": {"name": "none"}}), "ConfigMap \"none\" does not exist");
         let map = |key: &str, path: &str| {
             let items = json!([{"key": key, "path": path}]);

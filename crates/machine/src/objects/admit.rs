@@ -22,10 +22,8 @@ use serde_json::{Value, json};
 use super::host_programs::HostPrograms;
 use super::pod_fields::Limited;
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
-use super::{
-    Change, Changes, Kind, ObjectRef, Outcome, StoreError, autoscaler_fields, pod_fields,
-    workload_fields,
-};
+use super::without_effect::{fields_without_effect, warnings};
+use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError};
 use crate::addresses;
 use crate::image::{ImageError, ImageMap, command_line};
 use crate::node_labels::NodeLabels;
@@ -49,6 +47,29 @@ pub enum ApplyError {
     Conflict {
         /// Which.
         object: ObjectRef,
+    },
+    /// A manifest that cannot be merged into the object that is there.
+    #[error("{object}")]
+    Merge {
+        /// Which; boxed, so that errors stay small.
+        object: Box<ObjectRef>,
+        /// Why not.
+        source: ambit_kubeapi::MergeError,
+    },
+    /// What a manifest and others have made of an object together cannot be.
+    #[error(
+        "{object}: {field}: {what}; {remedy}, in the manifest or in what others have set and the \
+         manifest does not name"
+    )]
+    Mixed {
+        /// Which; boxed, so that errors stay small.
+        object: Box<ObjectRef>,
+        /// Where.
+        field: String,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: String,
     },
     /// Not an object of a kind that a machine keeps.
     #[error("{api_version:?} {kind:?} is no kind that a machine keeps")]
@@ -281,7 +302,7 @@ pub(crate) struct Admission {
 }
 
 impl Store {
-    /// Applies a list of objects: all of them, or none and an error.
+    /// Stores a list of objects: all of them, or none and an error.
     pub(crate) fn apply(
         &mut self,
         objects: Vec<Value>,
@@ -323,7 +344,8 @@ impl Store {
     }
 }
 
-fn name_all(objects: Vec<Value>) -> Result<Vec<(Kind, ObjectRef, Value)>, ApplyError> {
+/// Names the objects, each once.
+pub(super) fn name_all(objects: Vec<Value>) -> Result<Vec<(Kind, ObjectRef, Value)>, ApplyError> {
     if objects.len() > APPLY_OBJECTS_MAX {
         return Err(ApplyError::TooMany { count: objects.len() });
     }
@@ -381,38 +403,6 @@ fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), Appl
         _ => ObjectMeta::deserialize(&value["metadata"]).map(drop),
     };
     decoded.map_err(|source| ApplyError::Shape { object: object.clone(), source })
-}
-
-fn fields_without_effect(kind: Kind, value: &Value, limited: Limited) -> Vec<String> {
-    match (kind.name(), value.get("spec"), value.pointer("/spec/template/spec")) {
-        ("HorizontalPodAutoscaler", Some(spec), _) => autoscaler_fields::without_effect(spec),
-        ("Pod", Some(spec), _) => pod_fields::without_effect(spec, "spec", false, limited),
-        (_, _, Some(spec)) if kind.has_pod_template() => {
-            let own = workload_fields::without_effect(kind, value);
-            let is_scalable = autoscaler_fields::SCALABLE.contains(&kind);
-            let path = "spec.template.spec";
-            let of_pods = pod_fields::without_effect(spec, path, is_scalable, limited);
-            own.into_iter().chain(of_pods).collect()
-        }
-        ("PersistentVolumeClaim", ..) => workload_fields::without_effect(kind, value),
-        ("CronJob", Some(spec), _) => {
-            let of_job = fields_without_effect(Kind::Job, &spec["jobTemplate"], limited);
-            of_job.into_iter().map(|field| format!("spec.jobTemplate.{field}")).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// One warning per field, however many objects have it.
-fn warnings(ineffective: BTreeMap<String, Vec<ObjectRef>>) -> impl Iterator<Item = String> {
-    let sentence = |(field, objects): (String, Vec<ObjectRef>)| {
-        let others = match objects.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!("{field} has no effect on a machine ({}{others})", objects[0])
-    };
-    ineffective.into_iter().map(sentence)
 }
 
 impl Draft<'_> {
@@ -642,6 +632,11 @@ fn families(spec: &Value) -> Vec<&'static str> {
     let policy = spec.get("ipFamilyPolicy").and_then(Value::as_str);
     let is_dual = matches!(policy, Some("PreferDualStack" | "RequireDualStack"));
     match (asks("IPv4"), asks("IPv6")) {
+        // One that had both keeps the first when it wants one.
+        (true, true) if policy == Some("SingleStack") => {
+            let is_first = asked.and_then(|list| list.first()).is_some_and(|it| it == "IPv6");
+            vec![if is_first { "IPv6" } else { "IPv4" }]
+        }
         (true, true) => vec!["IPv4", "IPv6"],
         _ if is_dual => vec!["IPv4", "IPv6"],
         (false, true) => vec!["IPv6"],

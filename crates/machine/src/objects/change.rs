@@ -5,6 +5,8 @@
 //! removed at once, a namespace last. Nothing is removed that was neither named nor owned by a
 //! named object.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::admit::{ApplyError, RESTARTED_AT_ANNOTATION, is_owned_by, is_terminating};
@@ -128,10 +130,13 @@ impl Store {
         self.commit(settled)
     }
 
-    /// Removes pods that are gone from their nodes, and namespaces that were waiting for them.
+    /// Removes pods that are gone from their nodes, with the claims that go with them, and
+    /// namespaces that were waiting for them.
     pub(crate) fn remove_gone(&mut self, gone: &[ObjectRef]) -> Result<(), StoreError> {
         let mut draft = self.draft();
-        for object in gone {
+        let pods: Vec<&Value> = gone.iter().filter_map(|it| self.object(it)).collect();
+        let claims = draft.claims_of(&pods.into_iter().map(uid).collect());
+        for object in gone.iter().chain(&claims) {
             draft.remove(object.clone());
         }
         draft.remove_empty_namespaces();
@@ -151,7 +156,10 @@ fn configured(object: &ObjectRef) -> Changes {
 impl Draft<'_> {
     fn delete(&mut self, object: &ObjectRef, now: &str, changes: &mut Vec<Change>) {
         let Some(value) = self.object(object) else { return };
+        // A pod that no node has taken on needs nobody to take it down.
+        let runs = object.plural == "pods" && value.pointer("/spec/nodeName").is_some();
         let owned = match object.plural.as_str() {
+            "pods" if !runs => self.claims_of(&BTreeSet::from([uid(value)])),
             "namespaces" => self.contents(&object.name),
             "gateways" | "cronjobs" => self.owned_by(uid(value)),
             plural if Kind::from_plural(plural).is_some_and(Kind::has_pod_template) => {
@@ -160,8 +168,6 @@ impl Draft<'_> {
             "nodes" => return self.delete_node(object.clone(), changes),
             _ => Vec::new(),
         };
-        // A pod that no node has taken on needs nobody to take it down.
-        let runs = object.plural == "pods" && value.pointer("/spec/nodeName").is_some();
         if !is_terminating(value) {
             changes.push(Change { object: object.clone(), outcome: Outcome::Deleted });
         }
@@ -191,6 +197,18 @@ impl Draft<'_> {
     fn contents(&self, namespace: &str) -> Vec<ObjectRef> {
         let inside = |object: &&ObjectRef| object.namespace.as_deref() == Some(namespace);
         self.iter().map(|(object, _)| object).filter(inside).cloned().collect()
+    }
+
+    /// The claims that go with pods of these uids.
+    fn claims_of(&self, pods: &BTreeSet<&str>) -> Vec<ObjectRef> {
+        let claims = Kind::PersistentVolumeClaim.plural();
+        let goes_along = |value: &Value| {
+            let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+            let mut owners = owners.into_iter().flatten();
+            owners.any(|it| it["uid"].as_str().is_some_and(|uid| pods.contains(uid)))
+        };
+        let claims = self.iter().filter(|(it, value)| it.plural == claims && goes_along(value));
+        claims.map(|(object, _)| object.clone()).collect()
     }
 
     fn owned_by(&self, owner: &str) -> Vec<ObjectRef> {

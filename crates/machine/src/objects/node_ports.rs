@@ -54,6 +54,10 @@ fn assign<'a>(
     for (index, port) in all.enumerate() {
         let field = format!("spec.ports[{index}].nodePort");
         match of_node(port) {
+            // It is what the service had when it was of another type.
+            Some(asked) if !has_some && had(old, port) == Some(asked.1) => {
+                port.as_object_mut().map(|port| port.remove("nodePort"));
+            }
             Some(_) if !has_some => {
                 let remedy = "write spec.type NodePort, or leave it out";
                 return Err(refused(&field, "a service of type ClusterIP has none", remedy));
@@ -72,10 +76,9 @@ fn assign<'a>(
     }
     for (field, port) in wanting {
         let protocol = protocol(port);
-        let had = old.into_iter().flat_map(ports).find(|it| of_service(it) == of_service(port));
-        let had = had.and_then(of_node).map(|(_, number)| number);
         let begin = begin(object, port);
-        let mut all = had.into_iter().chain(begin..=*RANGE.end()).chain(*RANGE.start()..begin);
+        let mut all =
+            had(old, port).into_iter().chain(begin..=*RANGE.end()).chain(*RANGE.start()..begin);
         let number = all.find(|number| !taken.contains(&(protocol.clone(), *number)));
         let number = number.ok_or_else(|| {
             refused(&field, "no node port is left", "delete services that are not needed")
@@ -88,6 +91,12 @@ fn assign<'a>(
 
 fn ports(service: &Value) -> impl Iterator<Item = &Value> {
     service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The node port that a port had.
+fn had(old: Option<&Value>, port: &Value) -> Option<u64> {
+    let had = old.into_iter().flat_map(ports).find(|it| of_service(it) == of_service(port));
+    had.and_then(of_node).map(|(_, number)| number)
 }
 
 fn protocol(port: &Value) -> String {
@@ -159,6 +168,17 @@ mod tests {
         }
         let spec = json!({"type": "LoadBalancer", "ports": ports});
         assert!(assigned(spec, None, &[]).expect("there is room")[0].is_some());
+    }
+
+    #[test]
+    fn another_type_gives_them_back() {
+        let had = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 31_000}]});
+        let mut spec = had.clone();
+        spec["type"] = json!("ClusterIP");
+        let old = json!({ "spec": had });
+        assert_eq!(assigned(spec.clone(), Some(&old), &[]), Ok(vec![None]));
+        spec["ports"][0]["nodePort"] = json!(31_001);
+        assert!(assigned(spec, Some(&old), &[]).is_err(), "it is asked for");
     }
 
     #[test]

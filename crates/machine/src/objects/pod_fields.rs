@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 
+use super::{Kind, workload_fields};
 use crate::cgroups::Cgroups;
 
 /// Fields of a pod's spec that take effect, or whose absence of effect harms nobody.
@@ -66,6 +67,7 @@ const VOLUME: &[&str] = &[
     "configMap",
     "downwardAPI",
     "emptyDir",
+    "ephemeral",
     "hostPath",
     "name",
     "persistentVolumeClaim",
@@ -140,6 +142,10 @@ pub(crate) fn without_effect(
     for (index, volume) in list_of(spec, "volumes").enumerate() {
         let path = format!("{prefix}.volumes[{index}]");
         unknown(volume, VOLUME, &path, &mut found);
+        let claim = &volume["ephemeral"]["volumeClaimTemplate"];
+        let of_claim = workload_fields::without_effect(Kind::PersistentVolumeClaim, claim);
+        let path_of_claim = format!("{path}.ephemeral.volumeClaimTemplate");
+        found.extend(of_claim.into_iter().map(|field| format!("{path_of_claim}.{field}")));
         for (index, source) in list_of(&volume["projected"], "sources").enumerate() {
             unknown(source, PROJECTED, &format!("{path}.projected.sources[{index}]"), &mut found);
         }
@@ -234,6 +240,9 @@ mod tests {
             "volumes": [
                 {"name": "v", "emptyDir": {"medium": "Memory"}},
                 {"name": "w", "nfs": {"server": "a"}},
+                {"name": "y", "ephemeral": {"volumeClaimTemplate": {"spec": {
+                    "accessModes": ["ReadWriteOnce"], "selector": {"matchLabels": {"a": "b"}},
+                }}}},
                 {"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
             ],
             "securityContext": {"runAsUser": 1, "fsGroup": 2, "seLinuxOptions": {}},
@@ -267,7 +276,8 @@ mod tests {
                 "spec.containers[0].startupProbe.tcpSocket.host",
                 "spec.containers[0].volumeMounts[0].mountPropagation",
                 "spec.volumes[1].nfs",
-                "spec.volumes[2].projected.sources[0].serviceAccountToken",
+                "spec.volumes[2].ephemeral.volumeClaimTemplate.spec.selector",
+                "spec.volumes[3].projected.sources[0].serviceAccountToken",
             ]
         );
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Admission, ApplyError, Kind, Limited, ObjectRef, Outcome, Store};
+use super::{Admission, ApplyError, Kind, Limited, ObjectRef, Outcome, Sent, Store};
 use crate::image::ImageMap;
 use crate::layout::Layout;
 use crate::node_labels::NodeLabels;
@@ -40,6 +40,15 @@ impl Fixture {
     fn apply(&mut self, objects: Vec<Value>) -> Result<Vec<Outcome>, ApplyError> {
         let changes = self.store.apply(objects, &self.admission, NOW)?;
         Ok(changes.changes.into_iter().map(|change| change.outcome).collect())
+    }
+
+    /// As `ambit apply` does it: the outcomes, and the warnings.
+    fn apply_manifests(&mut self, manifests: Vec<Value>) -> (Vec<Outcome>, Vec<String>) {
+        let sent = (Sent::Manifests, manifests);
+        let (settled, changes) = self.store.draft_sent(sent, &self.admission, NOW).unwrap();
+        self.store.commit(settled).unwrap();
+        let outcomes = changes.changes.into_iter().map(|change| change.outcome);
+        (outcomes.collect(), changes.warnings)
     }
 
     fn object(&self, plural: &str, name: &str) -> Option<&Value> {
@@ -395,4 +404,164 @@ fn a_node_that_joined_can_be_deleted_with_its_pods() {
     assert_eq!(deleted.changes, would.changes);
     assert!(fixture.store.object(&joined).is_none() && fixture.store.object(&own).is_some());
     assert!(fixture.object("pods", "far").is_none() && fixture.object("pods", "near").is_some());
+}
+
+#[test]
+fn what_a_manifest_does_not_name_is_left_to_others() {
+    let mut fixture = Fixture::new();
+    let manifest = |spec: Value| {
+        let mut manifest = workload("apps/v1", "Deployment", spec);
+        manifest["metadata"]["labels"] = json!({"team": "shop"});
+        manifest
+    };
+    let first = manifest(json!({"progressDeadlineSeconds": 5, "revisionHistoryLimit": 3}));
+    let none: Vec<String> = Vec::new();
+    assert_eq!(
+        fixture.apply_manifests(vec![first.clone()]),
+        (vec![Outcome::Created], none.clone())
+    );
+    assert_eq!(
+        fixture.apply_manifests(vec![first.clone()]),
+        (vec![Outcome::Unchanged], none.clone())
+    );
+    let web = reference("deployments", "w");
+    fixture.store.scale(&web, 4, LATER).unwrap();
+    fixture.store.restart(&web, LATER).unwrap();
+    let mut labelled = fixture.object("deployments", "w").unwrap().clone();
+    labelled["metadata"]["labels"]["tier"] = json!("one");
+    fixture.apply(vec![labelled]).unwrap();
+    assert_eq!(
+        fixture.apply_manifests(vec![first]),
+        (vec![Outcome::Unchanged], none.clone()),
+        "it names nothing of what others have done"
+    );
+    let mut next = manifest(json!({"progressDeadlineSeconds": 6}));
+    next["spec"]["template"]["spec"]["containers"] = json!([{"name": "d", "image": "busybox"}]);
+    assert_eq!(fixture.apply_manifests(vec![next]), (vec![Outcome::Configured], none));
+    let after = fixture.object("deployments", "w").unwrap();
+    assert_eq!(after["metadata"]["labels"], json!({"team": "shop", "tier": "one"}));
+    let spec = &after["spec"];
+    assert_eq!((&spec["replicas"], &spec["progressDeadlineSeconds"]), (&json!(4), &json!(6)));
+    assert!(spec.get("revisionHistoryLimit").is_none(), "it is named no more");
+    let template = &spec["template"];
+    let restarted = &template["metadata"]["annotations"]["kubectl.kubernetes.io/restartedAt"];
+    assert_eq!(restarted, LATER);
+    let containers = template["spec"]["containers"].as_array().unwrap();
+    assert_eq!((containers.len(), &containers[0]["name"]), (1, &json!("d")));
+}
+
+#[test]
+fn what_was_made_without_apply_keeps_its_fields_and_that_is_said_once() {
+    let mut fixture = Fixture::new();
+    fixture.apply(vec![config_map("a", "1"), config_map("b", "1")]).unwrap();
+    let manifests = || {
+        let mut manifests = vec![config_map("a", "2"), config_map("b", "2")];
+        manifests[0]["data"] = json!({"other": "1"});
+        manifests
+    };
+    let (_, warnings) = fixture.apply_manifests(manifests());
+    let expected = "ConfigMap default/a and 1 more was not made by apply: fields that the manifest \
+                    does not name stay; from now on, those that it names are known";
+    assert_eq!(warnings, [expected]);
+    let data = |fixture: &Fixture| fixture.object("configmaps", "a").unwrap()["data"].clone();
+    assert_eq!(data(&fixture), json!({"k": "1", "other": "1"}));
+    let (outcomes, warnings) = fixture.apply_manifests(manifests());
+    assert_eq!((outcomes, warnings), (vec![Outcome::Unchanged; 2], Vec::new()));
+    fixture.apply_manifests(vec![config_map("a", "3")]);
+    assert_eq!(data(&fixture), json!({"k": "3"}));
+    let (_, warnings) = fixture.apply_manifests(vec![namespace("default")]);
+    assert!(warnings.is_empty(), "a namespace is made by a command as a rule: {warnings:?}");
+}
+
+#[test]
+fn a_manifest_that_is_too_long_replaces_the_object() {
+    let mut fixture = Fixture::new();
+    fixture.apply_manifests(vec![config_map("a", "1")]);
+    let mut patched = fixture.object("configmaps", "a").unwrap().clone();
+    patched["data"]["others"] = json!("1");
+    fixture.apply(vec![patched]).unwrap();
+    let long = config_map("a", &"x".repeat(256 << 10));
+    let (_, warnings) = fixture.apply_manifests(vec![long.clone()]);
+    assert!(warnings[0].contains("it is replaced as a whole"), "{warnings:?}");
+    let after = fixture.object("configmaps", "a").unwrap();
+    assert_eq!((&after["data"], &after["metadata"]["annotations"]), (&long["data"], &Value::Null));
+}
+
+#[test]
+fn what_a_manifest_and_others_make_together_is_judged() {
+    let mut fixture = Fixture::new();
+    let manifest = |variable: Value| {
+        let mut manifest = workload("apps/v1", "Deployment", json!({}));
+        manifest["spec"]["template"]["spec"]["containers"][0]["env"] = json!([variable]);
+        manifest
+    };
+    fixture.apply_manifests(vec![manifest(json!({"name": "A", "value": "1"}))]);
+    let mut set = fixture.object("deployments", "w").unwrap().clone();
+    let env = &mut set["spec"]["template"]["spec"]["containers"][0]["env"];
+    env.as_array_mut().unwrap().push(json!({"name": "B", "value": "1"}));
+    fixture.apply(vec![set]).unwrap();
+    let of_pod = json!({"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
+    let sent = (Sent::Manifests, vec![manifest(of_pod)]);
+    let error = fixture.store.draft_sent(sent, &fixture.admission, NOW).unwrap_err().to_string();
+    let expected = "Deployment default/w: spec.template.spec.containers[0].env[0]";
+    assert!(error.starts_with(expected) && error.contains("what others have set"), "{error}");
+}
+
+#[test]
+fn a_service_gives_back_what_it_no_longer_wants() {
+    let mut fixture = Fixture::new();
+    let ports = json!([{"port": 80}]);
+    let with = |spec: Value| {
+        let mut service = service("web", spec);
+        service["spec"]["ports"] = ports.clone();
+        service
+    };
+    let dual = json!({"type": "NodePort", "ipFamilyPolicy": "PreferDualStack"});
+    fixture.apply_manifests(vec![with(dual)]);
+    let spec = |fixture: &Fixture| fixture.object("services", "web").unwrap()["spec"].clone();
+    let before = spec(&fixture);
+    assert!(before["ports"][0]["nodePort"].is_u64() && before["clusterIPs"][1].is_string());
+    fixture.apply_manifests(vec![with(json!({"ipFamilyPolicy": "SingleStack"}))]);
+    let after = spec(&fixture);
+    assert_eq!(
+        (&after["type"], &after["ports"][0]["nodePort"]),
+        (&json!("ClusterIP"), &Value::Null)
+    );
+    assert_eq!(after["clusterIPs"], json!([before["clusterIP"]]));
+}
+
+#[test]
+fn a_memory_that_cannot_be_read_names_its_object() {
+    let mut fixture = Fixture::new();
+    let mut map = config_map("a", "1");
+    map["metadata"]["annotations"] =
+        json!({"kubectl.kubernetes.io/last-applied-configuration": "{"});
+    fixture.apply(vec![map]).unwrap();
+    let sent = (Sent::Manifests, vec![config_map("a", "2")]);
+    let error = fixture.store.draft_sent(sent, &fixture.admission, NOW).unwrap_err();
+    let text = format!("{:#}", anyhow::Error::new(error));
+    assert!(text.starts_with("ConfigMap default/a: the annotation kubectl."), "{text}");
+}
+
+#[test]
+fn claims_go_with_their_pod() {
+    let mut fixture = Fixture::new();
+    let pod = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
+    let store = &mut fixture.store;
+    store.write(reference("pods", "waits"), pod("waits", json!({})), NOW).unwrap();
+    let runs = pod("runs", json!({"nodeName": "node-1"}));
+    store.write(reference("pods", "runs"), runs, NOW).unwrap();
+    for (name, owner) in [("a", "waits"), ("b", "runs"), ("c", "")] {
+        let owner = store.object(&reference("pods", owner)).map(|it| it["metadata"]["uid"].clone());
+        let claim = json!({"metadata": {"name": name, "ownerReferences": [{"uid": owner}]}});
+        store.write(reference("persistentvolumeclaims", name), claim, NOW).unwrap();
+    }
+    let claims = |store: &Store| -> Vec<String> {
+        let all = store.of_plural("persistentvolumeclaims");
+        all.map(|(claim, _)| claim.name.clone()).collect()
+    };
+    store.delete(&[reference("pods", "waits"), reference("pods", "runs")], false, LATER).unwrap();
+    assert_eq!(claims(store), ["b", "c"], "one has to end first");
+    store.remove_gone(&[reference("pods", "runs")]).unwrap();
+    assert_eq!(claims(store), ["c"]);
 }

@@ -51,7 +51,7 @@ const REFUSED: [Refused; 5] = [
 ];
 
 /// Fields without effect, by kind.
-const WITHOUT_EFFECT: [(Kind, &str); 11] = [
+const WITHOUT_EFFECT: [(Kind, &str); 10] = [
     (Kind::PersistentVolumeClaim, "spec.dataSource"),
     (Kind::PersistentVolumeClaim, "spec.dataSourceRef"),
     (Kind::PersistentVolumeClaim, "spec.selector"),
@@ -60,7 +60,6 @@ const WITHOUT_EFFECT: [(Kind, &str); 11] = [
     (Kind::Deployment, "spec.paused"),
     (Kind::StatefulSet, "spec.minReadySeconds"),
     (Kind::StatefulSet, "spec.updateStrategy.rollingUpdate.maxUnavailable"),
-    (Kind::StatefulSet, "spec.persistentVolumeClaimRetentionPolicy"),
     (Kind::DaemonSet, "spec.minReadySeconds"),
     (Kind::Job, "spec.podReplacementPolicy"),
 ];
@@ -103,6 +102,14 @@ pub(crate) fn refused(kind: Kind, value: &Value) -> Option<Refusal> {
     {
         return Some((format!("spec.volumeClaimTemplates[{index}].{field}"), what, remedy));
     }
+    let spec = if kind == Kind::Pod { "/spec" } else { "/spec/template/spec" };
+    if let Some((index, (field, what, remedy))) = ephemeral(value, spec)
+        .find_map(|(index, claim)| Some((index, refused(Kind::PersistentVolumeClaim, claim)?)))
+    {
+        let spec = spec[1..].replace('/', ".");
+        let claim = format!("{spec}.volumes[{index}].ephemeral.volumeClaimTemplate");
+        return Some((format!("{claim}.{field}"), what, remedy));
+    }
     let mut of_kind = REFUSED.iter().filter(|it| it.kind == kind);
     let found = of_kind.find(|it| says_something(value, it.field));
     let found = found.map(|it| (it.field.to_owned(), it.what, it.remedy));
@@ -143,6 +150,15 @@ pub(crate) fn without_effect(kind: Kind, value: &Value) -> Vec<String> {
 fn claims(value: &Value) -> impl Iterator<Item = (usize, &Value)> {
     let templates = value.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array);
     templates.into_iter().flatten().enumerate()
+}
+
+/// The claims that pods bring along, by their volumes. `spec` is where the pods' spec is.
+fn ephemeral<'a>(value: &'a Value, spec: &str) -> impl Iterator<Item = (usize, &'a Value)> {
+    let volumes = value.pointer(&format!("{spec}/volumes")).and_then(Value::as_array);
+    let claim = |(index, it): (usize, &'a Value)| {
+        Some((index, it.pointer("/ephemeral/volumeClaimTemplate")?))
+    };
+    volumes.into_iter().flatten().enumerate().filter_map(claim)
 }
 
 /// Every field of manifests that a machine refuses, each with its place.
@@ -192,6 +208,12 @@ mod tests {
             set("Block"),
             Some("spec.volumeClaimTemplates[1].spec.volumeMode"),
         );
+        let volume = json!({"ephemeral": {"volumeClaimTemplate": {"spec": claim("Block")}}});
+        let pod = json!({"volumes": [{}, volume]});
+        let at = "volumes[1].ephemeral.volumeClaimTemplate.spec.volumeMode";
+        check(Kind::Pod, pod.clone(), Some(&format!("spec.{at}")));
+        let template = json!({"template": {"spec": pod}});
+        check(Kind::Deployment, template, Some(&format!("spec.template.spec.{at}")));
         check(Kind::Job, json!({"successPolicy": {"rules": [1]}}), Some("spec.successPolicy"));
         check(Kind::Deployment, json!({"replicas": PODS_MAX}), None);
         check(Kind::Deployment, json!({"replicas": PODS_MAX + 1}), Some(REPLICAS));

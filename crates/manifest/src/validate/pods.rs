@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use super::claims;
 use super::core::{number, one_of};
 use super::names::{self, require};
 use super::nodes;
@@ -50,6 +51,15 @@ pub(crate) fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
             "the field is the old name of serviceAccountName and does not agree with it",
             "write serviceAccountName only",
         );
+    }
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        if let Some(ephemeral) = &volume.ephemeral {
+            let at = at.field("volumes").index(index).field("ephemeral.volumeClaimTemplate");
+            match &ephemeral.volume_claim_template {
+                Some(template) => claims::claim_spec(&template.spec, &at.field("spec"), issues),
+                None => issues.error(&at, "the volume needs a claim", "add it, with its spec"),
+            }
+        }
     }
     nodes::tolerations(spec.tolerations.as_deref().unwrap_or_default(), at, issues);
     let mut names_seen = BTreeSet::new();

@@ -52,6 +52,13 @@ pub(crate) fn stateful_set(set: &StatefulSet, issues: &mut Issues) {
     let management = spec.pod_management_policy.as_deref();
     let policies = ["OrderedReady", "Parallel"];
     one_of(management, &policies, &at.field("podManagementPolicy"), issues);
+    if let Some(retention) = &spec.persistent_volume_claim_retention_policy {
+        let at = at.field("persistentVolumeClaimRetentionPolicy");
+        let policies = ["Retain", "Delete"];
+        let (deleted, scaled) = (&retention.when_deleted, &retention.when_scaled);
+        one_of(deleted.as_deref(), &policies, &at.field("whenDeleted"), issues);
+        one_of(scaled.as_deref(), &policies, &at.field("whenScaled"), issues);
+    }
     if let Some(service) = spec.service_name.as_deref().filter(|name| !name.is_empty()) {
         require(issues, &at.field("serviceName"), names::dns_label, service);
     }
