@@ -38,7 +38,7 @@ use serde_json::{Map, Value};
 
 pub use self::error::{KustomizeError, PatchError};
 pub use self::patch::{
-    Mergeable, json_patch, strategic_merge, takes_strategic_merge, three_way_merge,
+    Mergeable, json_patch, outline, strategic_merge, takes_strategic_merge, three_way_merge,
 };
 
 use self::accumulate::Builder;

@@ -132,6 +132,12 @@ pub fn three_way_merge(
     Ok(server::merge(live, patch)?)
 }
 
+/// A manifest without its values: for [`three_way_merge`] it says as the last manifest the same as
+/// the whole one, and it is short.
+pub fn outline(manifest: &Value) -> Value {
+    three_way::outline(manifest)
+}
+
 /// Whether a kind takes such a patch: in Kubernetes, kinds of extensions do not.
 pub fn takes_strategic_merge(api_version: &str, kind: &str) -> bool {
     server::is_known(api_version, kind)

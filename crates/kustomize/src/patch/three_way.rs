@@ -75,7 +75,10 @@ fn patch_element(
     about: Field,
 ) -> Option<Fields> {
     let mut changed = patch_map(last, wanted, live, about.shape);
-    if changed.is_empty() {
+    // Of a union others may have chosen another member: that one goes, too.
+    let has_more =
+        |(name, value): (&String, &Value)| !value.is_null() && !wanted.contains_key(name);
+    if changed.is_empty() && !(about.is_union && live.iter().any(has_more)) {
         return None;
     }
     if about.is_union {
@@ -138,6 +141,50 @@ fn patch_list(
     if !changes.is_empty() || order != named(live) {
         patch.insert(format!("{SET_ELEMENT_ORDER}{name}"), json!(order));
         patch.insert(name.to_owned(), json!(changes));
+    }
+}
+
+/// A manifest without its values: as much of it as tells later which fields it has named. It keeps
+/// what the elements of lists are told by.
+pub(crate) fn outline(manifest: &Value) -> Value {
+    let gvk = Gvk::of(manifest);
+    let about = Field { shape: shape_of(&gvk.api_version(), &gvk.kind), ..Field::default() };
+    let mut outline = outline_of(manifest, about);
+    for name in ["apiVersion", "kind"] {
+        if let Some(value) = manifest.get(name) {
+            outline[name] = value.clone();
+        }
+    }
+    for name in ["name", "namespace"] {
+        if let Some(value) = manifest.get("metadata").and_then(|it| it.get(name)) {
+            outline["metadata"][name] = value.clone();
+        }
+    }
+    outline
+}
+
+fn outline_of(value: &Value, about: Field) -> Value {
+    match (value, about.keys) {
+        (Value::Object(fields), _) => {
+            let outlined = |(name, value): (&String, &Value)| {
+                (name.clone(), outline_of(value, field(about.shape, name)))
+            };
+            Value::Object(fields.iter().map(outlined).collect())
+        }
+        (Value::Array(list), Some([])) => json!(list),
+        (Value::Array(list), Some([key, ..])) => {
+            let about = Field { keys: None, ..about };
+            let outlined = |element: &Value| {
+                let mut outline = outline_of(element, about);
+                if let Some(identity) = element.get(key) {
+                    outline[*key] = identity.clone();
+                }
+                outline
+            };
+            list.iter().map(outlined).collect()
+        }
+        (Value::Array(_), None) => json!([]),
+        _ => Value::Null,
     }
 }
 
@@ -250,6 +297,69 @@ mod tests {
         let (before, after) = (volume(memory), volume(map));
         check(json!({}), after.clone(), before.clone(), after.clone());
         check(before.clone(), after.clone(), before, after);
+    }
+
+    #[test]
+    fn of_a_union_only_what_the_manifest_names_stays() {
+        let volume = |more: Value| {
+            let mut volume = more;
+            volume["name"] = json!("v");
+            json!({"volumes": [volume]})
+        };
+        let named = volume(json!({}));
+        check(named.clone(), named.clone(), volume(json!({"secret": {}})), named);
+        let with = |strategy: Value| {
+            let spec = json!({ "strategy": strategy });
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec})
+        };
+        let wanted = with(json!({"type": "RollingUpdate"}));
+        let live = with(json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 5}}));
+        let merged = three_way_merge(Some(&wanted), &wanted, live).expect("it fits");
+        assert_eq!(merged, wanted);
+        let live = with(json!({"type": "RollingUpdate", "rollingUpdate": null}));
+        assert_eq!(patch(Some(&wanted), &wanted, &live), json!({}));
+    }
+
+    #[test]
+    fn an_outline_takes_back_what_its_manifest_would() {
+        let of = |containers: Value, more: Value| {
+            let mut metadata = json!({"name": "web", "namespace": "app", "finalizers": ["a"]});
+            metadata["labels"] = more;
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
+                "spec": {"replicas": 2, "template": {"spec": {"containers": containers,
+                    "tolerations": [{"key": "x"}]}}}})
+        };
+        let env = |names: &[&str]| -> Value {
+            names.iter().map(|it| json!({"name": it, "value": "long"})).collect()
+        };
+        let main = |names: &[&str]| json!({"name": "main", "image": "i", "env": env(names)});
+        let last = of(json!([main(&["A", "B"]), {"name": "gone"}]), json!({"a": "1", "b": "1"}));
+        let expected = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": "app", "finalizers": ["a"],
+                "labels": {"a": null, "b": null}},
+            "spec": {"replicas": null, "template": {"spec": {"containers": [
+                {"name": "main", "image": null, "env": [
+                    {"name": "A", "value": null}, {"name": "B", "value": null}]},
+                {"name": "gone"}], "tolerations": []}}}});
+        assert_eq!(outline(&last), expected);
+        let wanted = of(json!([main(&["B"])]), json!({"b": "2"}));
+        let live = of(
+            json!([main(&["A", "B", "OTHERS"]), {"name": "gone"}, {"name": "others"}]),
+            json!({"a": "1", "b": "1", "others": "1"}),
+        );
+        let by = |last: &Value| three_way_merge(Some(last), &wanted, live.clone());
+        let whole = by(&last).expect("it fits");
+        assert_eq!(by(&outline(&last)).expect("it fits"), whole);
+        assert_eq!(whole["metadata"]["labels"], json!({"b": "2", "others": "1"}));
+    }
+
+    #[test]
+    fn long_lists_are_merged() {
+        let env = |value: &str| {
+            let of = |it: usize| json!({"name": it.to_string(), "value": value});
+            json!({"containers": [{"name": "a", "env": (0..3_000).map(of).collect::<Vec<_>>()}]})
+        };
+        check(env("1"), env("2"), env("1"), env("2"));
     }
 
     #[test]
