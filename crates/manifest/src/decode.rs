@@ -72,7 +72,7 @@ fn binary_field(kind: Kind) -> Option<(&'static str, &'static str)> {
 
 /// The value without the line breaks in its base64, if it has any: kustomize writes them, and Go's
 /// decoder, and so Kubernetes, passes over them.
-fn joined(kind: Kind, value: &Value) -> Option<Value> {
+pub(crate) fn joined(kind: Kind, value: &Value) -> Option<Value> {
     let (field, _) = binary_field(kind)?;
     let is_broken = |value: &Value| value.as_str().is_some_and(|text| text.contains(['\r', '\n']));
     value.get(field)?.as_object()?.values().any(is_broken).then(|| {

@@ -171,6 +171,20 @@ pub fn stored(kind: Kind, json: &[u8]) -> Result<Typed, serde_json::Error> {
     })
 }
 
+/// The JSON to store of what a manifest names, which was judged before: completed, without nulls
+/// and `status`.
+///
+/// # Errors
+/// It is not of the shape of its kind.
+pub fn whole(kind: Kind, mut named: Value) -> Result<Value, serde_json::Error> {
+    autoscaling::complete(kind, &mut named);
+    if let Some(fields) = named.as_object_mut() {
+        fields.remove("status");
+    }
+    let typed = stored(kind, named.to_string().as_bytes())?;
+    Ok(decode::canonical(&merge_string_data(typed)))
+}
+
 #[derive(Default)]
 struct Loader {
     objects: Vec<Object>,
@@ -227,13 +241,14 @@ impl Loader {
         let kind = self.kind(file, &document, &mut issues);
         let object = kind.and_then(|kind| read_object(kind, &document, &mut issues));
         self.report(file, &document, issues);
-        let Some((typed, json)) = object else { return };
+        let Some(Contents { typed, json, named }) = object else { return };
         let key = typed.key();
         let location = Location { file: file.to_owned(), line: document.lines.line("") };
         if let Some(first) = self.places.insert(key.clone(), location.clone()) {
             self.errors.push(twice(location.clone(), key.to_string(), &first));
         }
-        self.objects.push(Object { key, typed, json, location, lines: document.lines });
+        let lines = document.lines;
+        self.objects.push(Object { key, typed, json, named, location, lines });
     }
 
     fn name(&mut self, file: &str, document: Document) {
@@ -320,9 +335,16 @@ fn finding(file: &str, document: &Document, object: &str, issue: Issue) -> Findi
     }
 }
 
-fn read_object(kind: Kind, document: &Document, issues: &mut Issues) -> Option<(Typed, Value)> {
-    let mut value = document.value.clone();
-    autoscaling::complete(kind, &mut value);
+/// An object that was read.
+struct Contents {
+    typed: Typed,
+    json: Value,
+    named: Value,
+}
+
+fn read_object(kind: Kind, document: &Document, issues: &mut Issues) -> Option<Contents> {
+    let mut value = decode::joined(kind, &document.value).unwrap_or_else(|| document.value.clone());
+    autoscaling::renew(kind, &mut value);
     let root = value.as_object_mut().expect("an object, since it has a kind");
     root.insert("apiVersion".to_owned(), Value::from(kind.api_versions()[0]));
     root.remove("status");
@@ -331,11 +353,14 @@ fn read_object(kind: Kind, document: &Document, issues: &mut Issues) -> Option<(
     {
         metadata.entry("namespace").or_insert_with(|| Value::from("default"));
     }
+    let mut named = value.clone();
+    autoscaling::complete(kind, &mut value);
     let typed = decode::decode(kind, &value, issues)?;
     validate::validate(&typed, issues);
     let typed = merge_string_data(typed);
     let json = decode::canonical(&typed);
-    Some((typed, json))
+    name_string_data(&mut named, &json);
+    Some(Contents { typed, json, named })
 }
 
 /// What a document names, whatever else it says.
@@ -430,6 +455,24 @@ fn merge_string_data(typed: Typed) -> Typed {
         secret.data.get_or_insert_default().insert(key, value);
     }
     Typed::Secret(Arc::new(secret))
+}
+
+/// Names below `data` what a Secret has below `stringData`.
+fn name_string_data(named: &mut Value, json: &Value) {
+    let is_secret = named.get("kind").is_some_and(|kind| kind == Kind::Secret.name());
+    let fields = named.as_object_mut().filter(|_| is_secret);
+    let Some((fields, Value::Object(plain))) =
+        fields.and_then(|fields| fields.remove("stringData").map(|plain| (fields, plain)))
+    else {
+        return;
+    };
+    let data = fields.entry("data").or_insert(Value::Null);
+    for key in plain.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key) {
+        if !data.is_object() {
+            *data = Value::Object(serde_json::Map::new());
+        }
+        data[&key] = json["data"][&key].clone();
+    }
 }
 
 #[cfg(test)]

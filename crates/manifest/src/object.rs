@@ -475,6 +475,8 @@ pub struct Object {
     pub typed: Typed,
     /// The JSON to store: with its namespace, without nulls and `status`.
     pub json: Value,
+    /// The manifest: only what was written, nulls included, as the JSON names it.
+    pub named: Value,
     /// Where it was read.
     pub location: Location,
     pub(super) lines: FieldLines,

@@ -150,10 +150,48 @@ fn lists_become_canonical_json() {
 }
 
 #[test]
+fn what_a_manifest_names_is_kept_beside_what_it_means() {
+    let check = |text: &str, expected: Value| {
+        let loaded = load(&input(text)).expect("a valid object");
+        let mut named = loaded.objects[0].named.clone();
+        let fields = named.as_object_mut().expect("fields");
+        fields.retain(|field, _| !["apiVersion", "kind", "metadata"].contains(&&**field));
+        assert_eq!(named, expected, "{text}");
+        let object = &loaded.objects[0];
+        let whole = whole(object.key.kind, object.named.clone()).expect("it has its shape");
+        assert_eq!(whole, object.json, "{text}");
+    };
+    let istio = "apiVersion: security.istio.io/v1beta1\nkind: AuthorizationPolicy\n\
+                 metadata: {name: p}\nspec: {rules: []}\nstatus: {x: 1}\n";
+    check(istio, serde_json::json!({"spec": {"rules": []}}));
+    assert_eq!(load(&input(istio)).expect("valid").objects[0].json["spec"]["action"], "ALLOW");
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {a: eA==}\n\
+                  stringData: {b: y1}\n";
+    check(secret, serde_json::json!({"data": {"a": "eA==", "b": "eTE="}}));
+    let scaler = |version: &str, more: &str| {
+        format!(
+            "apiVersion: autoscaling/{version}\nkind: HorizontalPodAutoscaler\n\
+             metadata: {{name: h}}\nspec: {{scaleTargetRef: {{kind: Deployment, name: web, \
+             apiVersion: apps/v1}}, maxReplicas: 3{more}}}\n"
+        )
+    };
+    let of = serde_json::json!({"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"});
+    let unset = serde_json::json!({"spec": {"scaleTargetRef": of, "maxReplicas": 3}});
+    check(&scaler("v2", ""), unset.clone());
+    check(&scaler("v1", ""), unset.clone());
+    let mut set = unset;
+    let target = serde_json::json!({"type": "Utilization", "averageUtilization": 40});
+    set["spec"]["metrics"] =
+        serde_json::json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]);
+    check(&scaler("v1", ", targetCPUUtilizationPercentage: 40"), set);
+}
+
+#[test]
 fn line_breaks_in_base64_are_passed_over() {
     let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata:\n  a: |\n    eH\n    g=\n";
     let loaded = load(&input(text)).expect("Kubernetes takes it");
     assert_eq!(loaded.objects[0].json["data"], serde_json::json!({"a": "eHg="}));
+    assert_eq!(loaded.objects[0].named["data"], loaded.objects[0].json["data"]);
 }
 
 #[test]
