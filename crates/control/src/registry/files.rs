@@ -12,10 +12,12 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ambit_manifest::{Kind, ObjectKey, stored};
+use ambit_manifest::{Kind, ObjectKey, Typed, stored};
 use ambit_net::readable::Readable;
 use ambit_wire::capture::Obstacle;
+use ambit_words::annotations::LAST_APPLIED;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
@@ -358,7 +360,7 @@ fn tops() -> impl Iterator<Item = PathBuf> {
 fn put(subject: &Subject, contents: &[u8]) -> Result<Event, String> {
     match subject {
         Subject::Object(key) => {
-            let typed = stored(key.kind, contents).map_err(|error| error.to_string())?;
+            let typed = object(key.kind, contents).map_err(|error| error.to_string())?;
             let named = typed.key();
             if named != *key {
                 return Err(format!("the object calls itself {named}"));
@@ -395,6 +397,20 @@ fn put(subject: &Subject, contents: &[u8]) -> Result<Event, String> {
             })
         }
     }
+}
+
+/// An object without the manifest that it remembers: nothing here reads it, and that of a Secret
+/// has its values.
+fn object(kind: Kind, contents: &[u8]) -> Result<Typed, serde_json::Error> {
+    let typed = stored(kind, contents)?;
+    let annotations = typed.metadata().annotations.as_ref();
+    if !annotations.is_some_and(|it| it.contains_key(LAST_APPLIED)) {
+        return Ok(typed);
+    }
+    let mut value: Value = serde_json::from_slice(contents)?;
+    let annotations = value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    annotations.and_then(|it| it.remove(LAST_APPLIED));
+    stored(kind, value.to_string().as_bytes())
 }
 
 fn gone(subject: Subject) -> Event {
@@ -492,6 +508,22 @@ mod tests {
             };
             assert_eq!(got.as_deref(), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn the_manifest_that_an_object_remembers_is_left_out() {
+        let secret = |annotations: Value| {
+            serde_json::json!({
+                "apiVersion": "v1", "kind": "Secret", "data": {"a": "YQ=="},
+                "metadata": {"name": "s", "namespace": "shop", "annotations": annotations},
+            })
+            .to_string()
+        };
+        let applied = secret(serde_json::json!({LAST_APPLIED: "{\"data\": {}}", "a": "1"}));
+        let subject = Subject::Object(ObjectKey::new(Kind::Secret, "shop", "s"));
+        let Ok(Event::Put(read)) = put(&subject, applied.as_bytes()) else { panic!("an object") };
+        let without = stored(Kind::Secret, secret(serde_json::json!({"a": "1"})).as_bytes());
+        assert_eq!(read, without.expect("an object"));
     }
 
     #[tokio::test]
