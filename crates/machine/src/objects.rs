@@ -7,6 +7,7 @@
 mod admit;
 mod autoscaler_fields;
 mod change;
+mod families;
 mod host_programs;
 mod merge;
 mod node_ports;
@@ -33,6 +34,7 @@ pub(crate) use pod_fields::Limited;
 pub use store::StoreError;
 pub(crate) use store::{Store, random_bytes};
 pub use workload_fields::refused_fields;
+pub(crate) use workloads::default_job;
 
 /// Names one object, as `kubectl` would.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

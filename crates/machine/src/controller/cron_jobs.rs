@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::owned::{Action, controller};
 use super::{jobs, text};
 use crate::cron::{FAILED_KEPT, SUCCESSFUL_KEPT, latest, next, schedule};
-use crate::objects::{Kind, ObjectRef, Store, is_owned_by};
+use crate::objects::{Kind, ObjectRef, Store, default_job, is_owned_by};
 
 /// On a Job, the time for which it was started.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -175,6 +175,7 @@ fn job(object: &ObjectRef, value: &Value, time: Timestamp) -> (ObjectRef, Value)
         },
         "spec": template["spec"],
     });
+    default_job(&mut job);
     let metadata = &mut job["metadata"];
     metadata["annotations"][SCHEDULED] = json!(time.to_string());
     let owner = controller(Kind::CronJob, &object.name, text(value, "/metadata/uid"));
@@ -301,9 +302,27 @@ mod tests {
         let value = cron_job(json!({}), json!({}));
         let (reference, job) = job(&object, &value, at("2026-01-01T00:05:00Z"));
         assert_eq!(reference.name, "tick-29453765");
-        assert_eq!(job["spec"], json!({"x": 1}));
+        assert_eq!(job["spec"]["x"], 1);
         assert_eq!(job["metadata"]["ownerReferences"][0]["kind"], "CronJob");
         assert_eq!(job["metadata"]["annotations"][SCHEDULED], "2026-01-01T00:05:00Z");
+    }
+
+    #[test]
+    fn a_new_job_is_completed_as_one_that_is_applied() {
+        let object = ObjectRef::new(Kind::CronJob, Some("app"), "tick");
+        let check = |spec: Value, completions: Value, parallelism: u64| {
+            let value = cron_job(json!({"jobTemplate": {"spec": spec}}), json!({}));
+            let (_, job) = job(&object, &value, at("2026-01-01T00:05:00Z"));
+            let spec = &job["spec"];
+            assert_eq!(
+                (&spec["completions"], &spec["parallelism"]),
+                (&completions, &json!(parallelism))
+            );
+            assert_eq!(spec["backoffLimit"], 6);
+        };
+        check(json!({}), json!(1), 1);
+        check(json!({"parallelism": 3}), Value::Null, 3);
+        check(json!({"completions": 3}), json!(3), 1);
     }
 
     #[test]

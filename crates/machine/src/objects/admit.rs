@@ -23,7 +23,7 @@ use super::host_programs::HostPrograms;
 use super::pod_fields::Limited;
 use super::store::{Draft, MANAGED_FIELDS, Settled, Store};
 use super::without_effect::{fields_without_effect, warnings};
-use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError};
+use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, families};
 use crate::addresses;
 use crate::image::{ImageError, ImageMap, command_line};
 use crate::node_labels::NodeLabels;
@@ -381,7 +381,7 @@ fn is_dns_name(name: &str) -> bool {
 }
 
 /// Decodes what the machine itself reads, so that everything after it may rely on the shape.
-fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
+pub(super) fn check_shape(kind: Kind, object: &ObjectRef, value: &Value) -> Result<(), ApplyError> {
     let decoded = match kind.name() {
         "Namespace" => Namespace::deserialize(value).map(drop),
         "Node" => Node::deserialize(value).map(drop),
@@ -544,7 +544,10 @@ impl Draft<'_> {
             default_to(port, "/targetPort", number);
         }
         self.assign_node_ports(object, spec, old)?;
-        let families = families(spec);
+        let families = families::of_service(spec, old).map_err(|(what, remedy)| {
+            let (object, field) = (Box::new(object.clone()), "spec.ipFamilies".to_owned());
+            ApplyError::Refused { object, field, what, remedy }
+        })?;
         let headless = spec.get("clusterIP").and_then(Value::as_str) == Some("None");
         if headless {
             spec["clusterIPs"] = json!(["None"]);
@@ -622,26 +625,6 @@ fn number_of_service(value: &Value) -> Option<u16> {
 
 fn family(address: &IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
-}
-
-/// The address families of a service. As in Kubernetes one that leaves the choice gets IPv4 alone:
-/// most applications listen on one family only.
-fn families(spec: &Value) -> Vec<&'static str> {
-    let asked = spec.get("ipFamilies").and_then(Value::as_array);
-    let asks = |family| asked.is_some_and(|list| list.iter().any(|one| one == family));
-    let policy = spec.get("ipFamilyPolicy").and_then(Value::as_str);
-    let is_dual = matches!(policy, Some("PreferDualStack" | "RequireDualStack"));
-    match (asks("IPv4"), asks("IPv6")) {
-        // One that had both keeps the first when it wants one.
-        (true, true) if policy == Some("SingleStack") => {
-            let is_first = asked.and_then(|list| list.first()).is_some_and(|it| it == "IPv6");
-            vec![if is_first { "IPv6" } else { "IPv4" }]
-        }
-        (true, true) => vec!["IPv4", "IPv6"],
-        _ if is_dual => vec!["IPv4", "IPv6"],
-        (false, true) => vec!["IPv6"],
-        _ => vec!["IPv4"],
-    }
 }
 
 fn check_container(

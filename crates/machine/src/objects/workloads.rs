@@ -134,13 +134,17 @@ impl Draft<'_> {
         default_to(value, "/spec/suspend", json!(false));
         default_to(value, "/spec/successfulJobsHistoryLimit", json!(cron::SUCCESSFUL_KEPT));
         default_to(value, "/spec/failedJobsHistoryLimit", json!(cron::FAILED_KEPT));
-        self.admit_workload(Kind::Job, object, &mut value["spec"]["jobTemplate"], None, admission)?;
+        // The rest of its Jobs is completed when they are made: how many pods one has depends on
+        // fields that may still be written.
+        let pods = &mut value["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+        self.admit_pod_spec(object, pods, admission)?;
         keep_status(value, old);
         Ok(())
     }
 }
 
-fn default_job(value: &mut Value) {
+/// Completes a Job.
+pub(crate) fn default_job(value: &mut Value) {
     if value.pointer("/spec/completions").is_none() && value.pointer("/spec/parallelism").is_none()
     {
         default_to(value, "/spec/completions", json!(1));
