@@ -4,8 +4,11 @@
 //! kubectl's, letter by letter, so that kubectl and `ambit apply` can take turns. It holds the
 //! values of a Secret too, beside the Secret's own: whoever may read one may read the other.
 //! Nothing here may log it, or put its text into an error.
+//!
+//! Of a manifest that is too long for an annotation the object remembers the names of the fields.
+//! kubectl takes back by names alone, too, so that it can read that as well.
 
-use ambit_kustomize::{PatchError, three_way_merge};
+use ambit_kustomize::{PatchError, outline, three_way_merge};
 use ambit_words::annotations::LAST_APPLIED;
 use serde_json::{Map, Value, json};
 
@@ -38,9 +41,6 @@ pub enum Memory {
     Kept,
     /// It was there and did not: nothing of it was taken back.
     Begun,
-    /// The manifest is too long for an annotation: the object is what the manifest says, and no
-    /// more.
-    TooLong,
 }
 
 /// Why a manifest cannot be merged.
@@ -52,6 +52,14 @@ pub enum MergeError {
          are no longer wanted; remove it with `annotate` and a dash behind the key"
     )]
     Memory,
+    /// There is no room for what must be remembered.
+    #[error(
+        "metadata.annotations: with the names of the fields that the manifest has, which apply \
+         keeps in {LAST_APPLIED}, they are longer than {} KiB; shorten the annotations, or those \
+         that others have set, or split the object",
+        ANNOTATIONS_SIZE_MAX_BYTES >> 10
+    )]
+    TooLong,
     /// It does not fit what is there.
     #[error(transparent)]
     Patch(#[from] PatchError),
@@ -63,52 +71,67 @@ pub enum MergeError {
 /// What the object says of the last manifest cannot be read, or this one does not fit it.
 pub fn merge_manifest(live: Option<&Value>, mut manifest: Value) -> Result<Merged, MergeError> {
     remove_memory(&mut manifest);
-    let mut wanted = with_annotations(&manifest);
-    let text = memory_of(&wanted);
-    drop_own_metadata(&mut manifest);
+    let applied = with_annotations(&manifest);
+    let mut wanted = applied.clone();
     drop_own_metadata(&mut wanted);
     let Some(live) = live else {
-        return Ok(remember(manifest.clone(), manifest, (text, Memory::Kept)));
+        drop_own_metadata(&mut manifest);
+        let object = remember(manifest, &applied, None)?;
+        return Ok(Merged { object, memory: Memory::Kept });
     };
     let before = live.pointer("/metadata/annotations").and_then(|it| it.get(LAST_APPLIED));
-    let Some(before) = before.and_then(Value::as_str).filter(|it| !it.is_empty()) else {
-        let object = three_way_merge(None, &wanted, live.clone())?;
-        return Ok(remember(object, manifest, (text, Memory::Begun)));
-    };
-    let last: Value = serde_json::from_str(before).map_err(|_| MergeError::Memory)?;
-    // One that says the same stays as it is written.
-    let is_same = serde_json::from_str(&text).is_ok_and(|it: Value| it == last);
-    let text = if is_same { before.to_owned() } else { text };
-    let last = comparable(last)?;
-    let object = three_way_merge(Some(&last), &wanted, live.clone())?;
-    Ok(remember(object, manifest, (text, Memory::Kept)))
+    let before = before.and_then(Value::as_str).filter(|it| !it.is_empty());
+    let last = before.map(last_manifest).transpose()?;
+    let object = three_way_merge(last.as_ref(), &wanted, live.clone())?;
+    let memory = if last.is_some() { Memory::Kept } else { Memory::Begun };
+    Ok(Merged { object: remember(object, &applied, before)?, memory })
 }
 
 /// The last manifest, without what no manifest decides.
-fn comparable(mut last: Value) -> Result<Value, MergeError> {
-    let is_secret = last["kind"] == "Secret";
+fn last_manifest(text: &str) -> Result<Value, MergeError> {
+    let mut last: Value = serde_json::from_str(text).map_err(|_| MergeError::Memory)?;
     let fields = last.as_object_mut().ok_or(MergeError::Memory)?;
     fields.remove("status");
-    // A server moves these texts when it stores them. Only the keys are compared.
-    if let Some(Value::Object(texts)) = fields.get("stringData").filter(|_| is_secret).cloned() {
-        let data = fields.entry("data").or_insert_with(|| Value::Object(Map::new()));
-        data.as_object_mut().ok_or(MergeError::Memory)?.extend(texts);
+    if fields.get("kind").is_some_and(|kind| kind == "Secret") {
+        // They are in `data` now; only their names count.
+        if let Some(Value::Object(plain)) = fields.remove("stringData") {
+            let data = fields.entry("data").or_insert(Value::Null);
+            for key in plain.into_iter().map(|(key, _)| key) {
+                if !data.is_object() {
+                    *data = Value::Object(Map::new());
+                }
+                data[key] = Value::Null;
+            }
+        }
     }
     drop_own_metadata(&mut last);
     Ok(last)
 }
 
-/// Writes the text into an object, if it has room for it.
-fn remember(mut object: Value, manifest: Value, (text, memory): (String, Memory)) -> Merged {
+/// Writes into an object which manifest was applied; what is written there that says the same stays
+/// as it is.
+fn remember(mut object: Value, applied: &Value, before: Option<&str>) -> Result<Value, MergeError> {
     remove_memory(&mut object);
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
     let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
     let others: usize = annotations.into_iter().flatten().map(size).sum();
-    if others + LAST_APPLIED.len() + text.len() > ANNOTATIONS_SIZE_MAX_BYTES {
-        return Merged { object: manifest, memory: Memory::TooLong };
+    let has_room =
+        |text: &str| others + LAST_APPLIED.len() + text.len() <= ANNOTATIONS_SIZE_MAX_BYTES;
+    let mut text = memory_of(applied);
+    if !has_room(&text) {
+        text = memory_of(&outline(applied));
+    }
+    let read = |text: &str| serde_json::from_str::<Value>(text).ok();
+    if let Some(before) = before.filter(|it| has_room(it))
+        && read(before) == read(&text)
+    {
+        text = before.to_owned();
+    }
+    if !has_room(&text) {
+        return Err(MergeError::TooLong);
     }
     object["metadata"]["annotations"][LAST_APPLIED] = json!(text);
-    Merged { object, memory }
+    Ok(object)
 }
 
 fn remove_memory(object: &mut Value) {
@@ -232,22 +255,79 @@ mod tests {
         assert_eq!(after.object["metadata"]["managedFields"], live["metadata"]["managedFields"]);
     }
 
+    fn config_map(data: Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": data})
+    }
+
+    fn long() -> String {
+        "x".repeat(ANNOTATIONS_SIZE_MAX_BYTES)
+    }
+
     #[test]
-    fn a_manifest_that_is_too_long_is_the_whole_object() {
-        let map = |bytes: usize| {
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"},
-                "data": {"k": "x".repeat(bytes)}})
-        };
-        let mut live = merged(None, map(1)).object;
+    fn of_a_manifest_that_is_too_long_the_names_are_remembered() {
+        let mut live = merged(None, config_map(json!({"a": long(), "b": "1"}))).object;
+        let kept: Value =
+            serde_json::from_str(live["metadata"]["annotations"][LAST_APPLIED].as_str().unwrap())
+                .unwrap();
+        assert_eq!(kept["data"], json!({"a": null, "b": null}));
+        assert_eq!(kept["metadata"]["name"], "m");
         live["data"]["others"] = json!("1");
-        let long = merged(Some(&live), map(ANNOTATIONS_SIZE_MAX_BYTES));
-        assert_eq!(long.memory, Memory::TooLong);
-        assert_eq!(long.object, map(ANNOTATIONS_SIZE_MAX_BYTES));
-        let room = ANNOTATIONS_SIZE_MAX_BYTES
-            - LAST_APPLIED.len()
-            - memory_of(&with_annotations(&map(0))).len();
-        assert_eq!(merged(None, map(room)).memory, Memory::Kept);
-        assert_eq!(merged(None, map(room + 1)).memory, Memory::TooLong);
+        live["metadata"]["ownerReferences"] = json!([{"uid": "u"}]);
+        live["metadata"]["annotations"]["others"] = json!("1");
+        let again = merged(Some(&live), config_map(json!({"a": long(), "b": "1"})));
+        assert_eq!(again.object, live);
+        let longer = merged(Some(&live), config_map(json!({"a": long() + "y"})));
+        assert_eq!(longer.memory, Memory::Kept);
+        let short = merged(Some(&longer.object), config_map(json!({"c": "1"})));
+        let mut expected = merged(None, config_map(json!({"c": "1"}))).object;
+        expected["data"]["others"] = json!("1");
+        expected["metadata"]["ownerReferences"] = json!([{"uid": "u"}]);
+        expected["metadata"]["annotations"]["others"] = json!("1");
+        assert_eq!((short.object, short.memory), (expected, Memory::Kept));
+    }
+
+    #[test]
+    fn an_object_without_room_for_the_names_is_refused() {
+        let room = |manifest: &Value| {
+            let names = memory_of(&outline(&with_annotations(manifest)));
+            ANNOTATIONS_SIZE_MAX_BYTES - LAST_APPLIED.len() - names.len() - "others".len()
+        };
+        let manifest = config_map(json!({"a": long()}));
+        let mut live = merged(None, manifest.clone()).object;
+        live["metadata"]["annotations"]["others"] = json!("x".repeat(room(&manifest)));
+        assert_eq!(merged(Some(&live), manifest.clone()).object, live);
+        live["metadata"]["annotations"]["others"] = json!("x".repeat(room(&manifest) + 1));
+        let error = merge_manifest(Some(&live), manifest).expect_err("no room");
+        assert!(error.to_string().contains("longer than 256 KiB; shorten"), "{error}");
+    }
+
+    #[test]
+    fn a_key_of_string_data_is_taken_back() {
+        let secret = |fields: Value| {
+            let mut secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}});
+            for (name, value) in fields.as_object().expect("fields") {
+                secret[name] = value.clone();
+            }
+            secret
+        };
+        let check = |last: Value| {
+            let mut live = secret(json!({"data": {"a": "YQ==", "b": "Yg==", "others": "Yw=="}}));
+            live["metadata"]["annotations"] = json!({LAST_APPLIED: secret(last).to_string()});
+            let after = merged(Some(&live), secret(json!({"data": {"a": "YQ=="}})));
+            assert_eq!(after.object["data"], json!({"a": "YQ==", "others": "Yw=="}));
+        };
+        check(json!({"data": {"a": "YQ==", "b": "Yg=="}}));
+        check(json!({"stringData": {"a": "a", "b": "b"}}));
+        check(json!({"data": {"a": "YQ=="}, "stringData": {"b": "b"}}));
+        check(json!({"data": null, "stringData": {"b": "b"}}));
+    }
+
+    #[test]
+    fn what_is_null_is_removed() {
+        let mut live = merged(None, service(json!({"a": "1"}))).object;
+        live["metadata"]["labels"]["others"] = json!("1");
+        let after = merged(Some(&live), service(json!({"a": "1", "others": null})));
+        assert_eq!(labels(&after.object), &json!({"a": "1"}));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::command::{
-    Apply, Captured, CreateToken, Delete, Diff, Difference, Expected, Kill, NoteLink, Refusal,
+    Apply, Captured, CreateToken, Delete, Diff, Differences, Expected, Kill, NoteLink, Refusal,
     Restart, Scale, Seated, StartCapture,
 };
 use crate::egress::Egress;
@@ -285,7 +285,7 @@ impl Client {
         &self,
         objects: Vec<Value>,
         images: ImageMap,
-    ) -> Result<Vec<Difference>, ClientError> {
+    ) -> Result<Differences, ClientError> {
         self.order("/diff", &Diff { objects, sent: Sent::Manifests, images }).await
     }
 

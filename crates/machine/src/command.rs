@@ -57,6 +57,15 @@ pub(crate) struct Diff {
     pub(crate) images: ImageMap,
 }
 
+/// What an apply would do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Differences {
+    /// The objects that it would change.
+    pub differences: Vec<Difference>,
+    /// What who applies should know.
+    pub warnings: Vec<String>,
+}
+
 /// An object that an apply would change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {

@@ -83,7 +83,7 @@ pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up, up_with};
 pub use cgroups::{Cgroup, Cgroups};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
-pub use command::{Difference, Expected};
+pub use command::{Difference, Differences, Expected};
 pub use config::{LinkConfig, LinkError, Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use egress::{Egress, EgressError};

@@ -14,7 +14,7 @@ use ambit_words::names::UNSCHEDULABLE;
 use tokio::sync::{Notify, watch};
 
 use super::client::{NodeInfo, PodInfo};
-use super::command::{Apply, Diff, Difference, Expected};
+use super::command::{Apply, Diff, Difference, Differences, Expected};
 use super::record::Record;
 use super::roles::{Role, Roles};
 use crate::addresses::NodeNetwork;
@@ -150,22 +150,19 @@ impl Objects {
     }
 
     /// What applying objects would change, or why they would be refused.
-    pub(super) fn differences(
-        &self,
-        command: Diff,
-        now: &str,
-    ) -> Result<Vec<Difference>, ApplyError> {
+    pub(super) fn differences(&self, command: Diff, now: &str) -> Result<Differences, ApplyError> {
         let Diff { objects, sent, images } = command;
         let images = self.admission.images.clone().extended(images);
         let wanted = Admission { images, ..self.admission.clone() };
         let (settled, changes) = self.store.draft_sent((sent, objects), &wanted, now)?;
         // What an object brings along, such as the service account of a namespace, is not shown.
-        let named = changes.changes.into_iter().map(|change| change.object);
+        let Changes { changes, warnings } = changes;
+        let named = changes.into_iter().map(|change| change.object);
         let difference = |object: ObjectRef| {
             let after = settled.value(&object)?.clone();
             Some(Difference { before: self.store.object(&object).cloned(), object, after })
         };
-        Ok(named.filter_map(difference).collect())
+        Ok(Differences { differences: named.filter_map(difference).collect(), warnings })
     }
 
     /// Lets the controllers work until they have nothing to do, and notes what has happened.
@@ -368,7 +365,7 @@ mod tests {
         let differences = |wanted: Vec<Value>| {
             let sent = Sent::Manifests;
             let command = Diff { objects: wanted, sent, images: images.clone() };
-            let found = objects.differences(command, NOW).unwrap();
+            let found = objects.differences(command, NOW).unwrap().differences;
             let labels = |value: &Value| value["metadata"]["labels"].clone();
             let shown = found.iter().map(|it| {
                 (it.object.name.clone(), it.before.as_ref().map(labels), labels(&it.after))
@@ -382,6 +379,40 @@ mod tests {
             [("a".to_owned(), Some(one.clone()), two), ("b".to_owned(), None, one.clone())];
         assert_eq!(differences(wanted), expected);
         assert_eq!(differences(vec![namespace("a", one)]), [], "nothing was changed");
+    }
+
+    #[test]
+    fn a_difference_is_warned_and_refused_as_an_apply_would_be() {
+        let (_root, layout, mut objects) = machine(&ImageMap::default());
+        let command = |sent: Sent, objects: Vec<Value>| Apply {
+            objects,
+            sent,
+            images: ImageMap::default(),
+            dry_run: true,
+            expected: Vec::new(),
+        };
+        let service = |ports: Value| {
+            json!({"apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": "web", "namespace": "a"}, "spec": {"ports": ports}})
+        };
+        let http = |port: u16| json!([{"name": "http", "port": port}]);
+        let there = vec![namespace("a", json!({})), service(http(80))];
+        let applied = Apply { dry_run: false, ..command(Sent::Objects, there) };
+        objects.apply(&layout, applied, NOW).unwrap();
+        let mut both = |service: Value| {
+            let sent = Sent::Manifests;
+            let diff = Diff { objects: vec![service.clone()], sent, images: ImageMap::default() };
+            let said = objects.differences(diff, NOW).map(|it| it.warnings);
+            let dry = objects.apply(&layout, command(sent, vec![service]), NOW);
+            let (said, dry) = (said.map_err(|it| it.to_string()), dry.map_err(|it| it.to_string()));
+            assert_eq!(said, dry.map(|it| it.warnings));
+            said
+        };
+        let mut named = service(http(80));
+        named["metadata"]["labels"] = json!({"a": "b"});
+        assert!(both(named).unwrap()[0].contains("was not made by apply"));
+        let refused = both(service(http(8080))).unwrap_err();
+        assert!(refused.starts_with("Service a/web: spec.ports[1].name: "), "{refused}");
     }
 
     #[test]

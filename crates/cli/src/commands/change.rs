@@ -105,7 +105,7 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     let client = Client::new(super::layout(&args.state));
     let existing = existing(&client).await?;
     check(&manifests, &existing, &known(&client, &images)?)?;
-    let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    let objects = manifests.objects.into_iter().map(|object| object.named).collect();
     let images = import(&client, images, args.dry_run).await?;
     let shown = progress::shown("applying");
     let changes = client.apply_with_images(objects, images, args.dry_run).await?;
@@ -215,10 +215,15 @@ pub(super) async fn settle(client: &Client, changes: &Changes) -> Result<()> {
 }
 
 pub(super) fn print(changes: &Changes, dry_run: bool) -> Result<()> {
-    for warning in &changes.warnings {
+    tell_warnings(&changes.warnings);
+    super::print_text(&lines(changes, dry_run))
+}
+
+/// Prints what the machine says of a change.
+pub(super) fn tell_warnings(warnings: &[String]) {
+    for warning in warnings {
         eprintln!("warning: {warning}");
     }
-    super::print_text(&lines(changes, dry_run))
 }
 
 /// One line for each change; those of a dry run say so, as kubectl's do.

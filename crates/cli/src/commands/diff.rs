@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ambit_machine::{Client, Difference};
+use ambit_machine::{Client, Difference, Differences};
 use ambit_model::printable::printable_lines;
 use ambit_words::annotations::LAST_APPLIED;
 use anyhow::Result;
@@ -44,10 +44,15 @@ async fn differences(args: DiffArgs) -> Result<String> {
     let client = Client::new(super::layout(&args.state));
     let existing = change::existing(&client).await?;
     change::check(&manifests, &existing, &change::known(&client, &images)?)?;
-    let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    let objects = manifests.objects.into_iter().map(|object| object.named).collect();
     let images = change::import(&client, images, true).await?;
-    let _shown = progress::shown("comparing");
-    let differences = client.differences(objects, images).await?;
+    let shown = progress::shown("comparing");
+    let Differences { differences, warnings } = client.differences(objects, images).await?;
+    drop(shown);
+    change::tell_warnings(&warnings);
+    for note in differences.iter().filter_map(memory_alone) {
+        eprintln!("note: {note}");
+    }
     differences.iter().map(text).collect()
 }
 
@@ -65,6 +70,18 @@ fn text(difference: &Difference) -> Result<String> {
     let mut diff = diff.unified_diff();
     diff.context_radius(AROUND).header(&format!("live {name}"), &format!("applied {name}"));
     Ok(diff.to_string())
+}
+
+/// What apply would change of an object where no difference is shown: a note of it.
+fn memory_alone(difference: &Difference) -> Option<String> {
+    let Difference { object, before, after } = difference;
+    let before = before.as_ref()?;
+    let memory = |object: &Value| {
+        let annotations = object.pointer("/metadata/annotations");
+        annotations.and_then(|it| it.get(LAST_APPLIED)).cloned()
+    };
+    let is_it = memory(before) != memory(after) && shown(before.clone()) == shown(after.clone());
+    is_it.then(|| format!("of {object} apply would change only which manifest it remembers"))
 }
 
 /// An object without what the machine writes into it.
@@ -144,6 +161,25 @@ mod tests {
         applied["metadata"]["annotations"] = json!({LAST_APPLIED: "{}"});
         check(Kind::Deployment, Some(applied.clone()), web(1, "1"), "");
         check(Kind::Deployment, Some(web(1, "1")), applied, "");
+    }
+
+    #[test]
+    fn that_another_manifest_is_remembered_is_a_note() {
+        let of = |memory: &str, replicas: u64| {
+            let annotations = json!({LAST_APPLIED: memory});
+            json!({"metadata": {"annotations": annotations}, "spec": {"replicas": replicas}})
+        };
+        let check = |before: Option<Value>, after: Value, expected: Option<&str>| {
+            let object = ObjectRef::new(Kind::Deployment, Some("app"), "web");
+            let found = memory_alone(&Difference { object, before, after });
+            assert_eq!(found.as_deref(), expected);
+        };
+        let note = "of Deployment app/web apply would change only which manifest it remembers";
+        check(Some(of("a", 1)), of("b", 1), Some(note));
+        check(Some(json!({"metadata": {}, "spec": {"replicas": 1}})), of("b", 1), Some(note));
+        check(Some(of("a", 1)), of("a", 1), None);
+        check(Some(of("a", 1)), of("b", 2), None);
+        check(None, of("b", 1), None);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
     let mut interruptions = Interruptions::listen()?;
     let born = self::start(&config, &images, &mut interruptions, start).await?;
     let client = Client::new(born.layout.clone());
-    let objects = manifests.objects.into_iter().map(|object| object.json).collect();
+    let objects = manifests.objects.into_iter().map(|object| object.named).collect();
     let filling = async {
         ambit_machine::publish(&born.layout, &args.publish, sockets).await?;
         if let Some(port) = api {

@@ -2,6 +2,8 @@
 //!
 //! No kubectl is needed: the requests are those that kubectl sends.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::kubectl::{Api, head};
@@ -182,6 +184,7 @@ fn ambit_and_kubectl_take_turns(machine: &Machine, client: &Writer) {
         (labels, env, it["spec"]["replicas"].clone())
     };
     machine.apply(&turns(&["a", "b"], &["A", "B"]));
+    machine.run(&["annotate", "-n", "app", "deployment/turns", "others=1"]);
     machine.run(&["scale", "-n", "app", "deployment/turns", "--replicas", "2"]);
     machine.run(&["label", "-n", "app", "deployment/turns", "others=1"]);
     let variable = json!({"spec": {"template": {"spec": {"containers": [
@@ -202,6 +205,7 @@ fn ambit_and_kubectl_take_turns(machine: &Machine, client: &Writer) {
         (labels, env, replicas)
     };
     assert_eq!(sorted(state()), sorted(expected));
+    pods_stay_and_mixtures_are_refused(machine, client, &next);
     // kubectl's turn: it reads the annotation, and finds that C is to go.
     let (_, live) = client.api.get(TURNS, JSON);
     let key = "kubectl.kubernetes.io/last-applied-configuration";
@@ -222,6 +226,8 @@ fn ambit_and_kubectl_take_turns(machine: &Machine, client: &Writer) {
     machine.apply(&turns(&["b"], &[]));
     let expected = (words(&["b", "others"]), words(&["OTHERS"]), json!(2));
     assert_eq!(sorted(state()), sorted(expected), "B was kubectl's, and is named no more");
+    let (_, live) = client.api.get(TURNS, JSON);
+    assert_eq!(live["metadata"]["annotations"]["others"], "1");
     // What was made otherwise keeps its fields, and that is said.
     let said = machine.apply(&deployment("written").to_string().replace(
         r#""metadata":{"name":"written"}"#,
@@ -229,6 +235,48 @@ fn ambit_and_kubectl_take_turns(machine: &Machine, client: &Writer) {
     ));
     assert!(said.contains("Deployment app/written was not made by apply"), "{said}");
     machine.run(&["delete", "-n", "app", "deployment/turns"]);
+}
+
+/// The same manifest once more replaces no pod. One that cannot be what kubectl has made of the
+/// object is refused with all that is applied beside it, by `diff` and dry runs, too.
+fn pods_stay_and_mixtures_are_refused(machine: &Machine, client: &Writer, manifest: &str) {
+    const PODS: &str = "/api/v1/namespaces/app/pods?labelSelector=app%3Dturns";
+    const TURNS: &str = "/apis/apps/v1/namespaces/app/deployments/turns";
+    let uids = || {
+        let (_, pods) = client.api.get(PODS, JSON);
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        let of = |it: Value| it["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        let going = |it: &Value| it["metadata"].get("deletionTimestamp").is_some();
+        pods.into_iter().filter(|it| !going(it)).map(of).collect::<BTreeSet<String>>()
+    };
+    machine.run(&["rollout", "status", "-n", "app", "deployment/turns"]);
+    machine.wait("the pods of the last template are gone", SETTLE_TIMEOUT, || uids().len() == 2);
+    let before = uids();
+    let said = machine.ambit_with(&["apply", "-"], manifest);
+    assert!(said.out.contains("Deployment app/turns unchanged"), "{} {}", said.out, said.err);
+    assert_eq!(uids(), before);
+    let mut mixed: Value = serde_json::from_str(manifest).expect("JSON");
+    let others =
+        json!({"name": "OTHERS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
+    let env = &mut mixed["spec"]["template"]["spec"]["containers"][0]["env"];
+    env.as_array_mut().expect("a list").push(others);
+    let map = |name: &str| {
+        let metadata = json!({"name": name, "namespace": "app"});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    };
+    let list = json!({"apiVersion": "v1", "kind": "List",
+        "items": [map("mixed-a"), mixed, map("mixed-b")]});
+    let (_, live) = client.api.get(TURNS, JSON);
+    for words in [&["apply", "-"][..], &["apply", "--dry-run", "-"], &["diff", "-"]] {
+        let refused = machine.ambit_with(words, &list.to_string());
+        let at = "Deployment app/turns: spec.template.spec.containers[0].env[";
+        let is_named = refused.err.contains(at) && refused.err.contains("what others have set");
+        assert!(!refused.status.success() && is_named, "{words:?}: {}", refused.err);
+        let (_, after) = client.api.get(TURNS, JSON);
+        assert_eq!(after["metadata"]["generation"], live["metadata"]["generation"]);
+        assert_eq!(client.api.get("/api/v1/namespaces/app/configmaps/mixed-a", JSON).0, 404);
+    }
+    assert_eq!(uids(), before);
 }
 
 fn replicas_are_scaled(machine: &Machine, client: &Writer) {

@@ -281,7 +281,7 @@ impl Writer<'_> {
         let diff = Diff { objects: objects.clone(), sent, images: images.clone() };
         let command = Apply { objects, sent, images, dry_run: true, expected };
         let changes = all.apply(kept.layout, command, &now)?;
-        let after = all.differences(diff, &now)?.pop().map(|it| it.after);
+        let after = all.differences(diff, &now)?.differences.pop().map(|it| it.after);
         drop(all);
         let current = self.current(name).cloned();
         let mut object = match after {

@@ -3,12 +3,12 @@
 //! The object that comes out is admitted as any other. What is sent as an object, as through the
 //! Kubernetes API, is not merged: the client has done that.
 
-use ambit_kubeapi::{Memory, merge_manifest};
+use ambit_kubeapi::{Memory, Merged, merge_manifest};
 use ambit_manifest::{Errors, Finding, UnknownFields, written};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::admit::{Admission, ApplyError, name_all};
+use super::admit::{Admission, ApplyError, check_shape, name_all};
 use super::store::{Settled, Store};
 use super::without_effect::some;
 use super::{Changes, Kind, ObjectRef};
@@ -39,69 +39,54 @@ impl Store {
         if sent == Sent::Objects {
             return self.draft_apply(objects, admission, now);
         }
-        let mut merging = Merging::default();
-        let merged = name_all(objects)?
-            .into_iter()
-            .map(|(_, object, manifest)| merging.merge(&object, self.object(&object), manifest))
-            .collect::<Result<_, _>>()?;
+        let (mut merged, mut begun) = (Vec::with_capacity(objects.len()), Vec::new());
+        for (kind, object, manifest) in name_all(objects)? {
+            // What follows relies on its shape.
+            check_shape(kind, &object, &manifest)?;
+            let live = self.object(&object);
+            let Merged { object: whole, memory } = merge_manifest(live, manifest)
+                .map_err(|source| ApplyError::Merge { object: Box::new(object.clone()), source })?;
+            merged.push(match live {
+                Some(live) if *live == whole => whole,
+                Some(live) => {
+                    let mut whole = judged(&object, whole)?;
+                    if let Some(status) = live.get("status") {
+                        whole["status"] = status.clone();
+                    }
+                    whole
+                }
+                None => ambit_manifest::whole(kind, whole)
+                    .map_err(|source| ApplyError::Shape { object: object.clone(), source })?,
+            });
+            if memory == Memory::Begun && !BEFORE.contains(&kind) {
+                begun.push(object);
+            }
+        }
         let (settled, mut changes) = self.draft_apply(merged, admission, now)?;
-        changes.warnings.extend(merging.warnings());
-        Ok((settled, changes))
-    }
-}
-
-/// The manifests of one apply.
-#[derive(Debug, Default)]
-struct Merging {
-    begun: Vec<ObjectRef>,
-    too_long: Vec<ObjectRef>,
-}
-
-impl Merging {
-    /// The object that a manifest makes of the one that is there.
-    fn merge(
-        &mut self,
-        object: &ObjectRef,
-        live: Option<&Value>,
-        manifest: Value,
-    ) -> Result<Value, ApplyError> {
-        let merged = merge_manifest(live, manifest)
-            .map_err(|source| ApplyError::Merge { object: Box::new(object.clone()), source })?;
-        if merged.memory != Memory::TooLong && live.is_some_and(|it| *it != merged.object) {
-            check(object, &merged.object)?;
-        }
-        let is_usual = BEFORE.iter().any(|kind| kind.plural() == object.plural);
-        match merged.memory {
-            Memory::Begun if !is_usual => self.begun.push(object.clone()),
-            Memory::TooLong if live.is_some() => self.too_long.push(object.clone()),
-            _ => {}
-        }
-        Ok(merged.object)
-    }
-
-    /// What who applies should know, a line for each thing.
-    fn warnings(self) -> Vec<String> {
-        let begun = some(&self.begun).map(|which| {
+        changes.warnings.extend(some(&begun).map(|which| {
             format!(
                 "{which} was not made by apply: fields that the manifest does not name stay; from \
                  now on, those that it names are known"
             )
-        });
-        let too_long = some(&self.too_long).map(|which| {
-            format!(
-                "{which} has a manifest too long for the 256 KiB of annotations: it is replaced as \
-                 a whole, with the fields that others have set"
-            )
-        });
-        begun.into_iter().chain(too_long).collect()
+        }));
+        Ok((settled, changes))
     }
 }
 
-/// Judges what a manifest and others have made together. The manifest alone was judged by who sent
-/// it.
-fn check(object: &ObjectRef, merged: &Value) -> Result<(), ApplyError> {
-    let read = written("object", merged.clone(), UnknownFields::Ignored);
-    let Err(Errors(found)) = read else { return Ok(()) };
-    let Some(Finding { field, what, remedy, .. }) = found.into_iter().next() else { return Ok(()) };
-    Err(ApplyError::Mixed { object: Box::new(object.clone()), field, what, remedy })
+/// Judges what a manifest and others have made together, as if somebody had written all of it; the
+/// manifest alone was judged by who sent it. Gives what is stored of it.
+fn judged(object: &ObjectRef, merged: Value) -> Result<Value, ApplyError> {
+    let head = |field: &str| merged[field].as_str().unwrap_or_default().to_owned();
+    let (api_version, kind) = (head("apiVersion"), head("kind"));
+    match written("object", merged, UnknownFields::Ignored) {
+        Ok(mut manifests) => manifests.objects.pop().map(|it| it.json),
+        Err(Errors(found)) => {
+            if let Some(Finding { field, what, remedy, .. }) = found.into_iter().next() {
+                let object = Box::new(object.clone());
+                return Err(ApplyError::Mixed { object, field, what, remedy });
+            }
+            None
+        }
+    }
+    .ok_or(ApplyError::Kind { api_version, kind })
 }

@@ -51,6 +51,13 @@ impl Fixture {
         (outcomes.collect(), changes.warnings)
     }
 
+    /// Why manifests are refused.
+    fn refused(&self, manifests: Vec<Value>) -> String {
+        let sent = (Sent::Manifests, manifests);
+        let error = self.store.draft_sent(sent, &self.admission, NOW).unwrap_err();
+        format!("{:#}", anyhow::Error::new(error))
+    }
+
     fn object(&self, plural: &str, name: &str) -> Option<&Value> {
         self.store.object(&reference(plural, name))
     }
@@ -474,37 +481,199 @@ fn what_was_made_without_apply_keeps_its_fields_and_that_is_said_once() {
 }
 
 #[test]
-fn a_manifest_that_is_too_long_replaces_the_object() {
+fn a_manifest_that_is_too_long_leaves_others_their_fields_and_is_taken_back() {
     let mut fixture = Fixture::new();
-    fixture.apply_manifests(vec![config_map("a", "1")]);
+    let long = || {
+        let mut map = config_map("a", &"x".repeat(256 << 10));
+        map["data"]["more"] = json!("1");
+        map
+    };
+    assert_eq!(fixture.apply_manifests(vec![long()]), (vec![Outcome::Created], Vec::new()));
+    assert_eq!(fixture.apply_manifests(vec![long()]), (vec![Outcome::Unchanged], Vec::new()));
     let mut patched = fixture.object("configmaps", "a").unwrap().clone();
     patched["data"]["others"] = json!("1");
+    patched["metadata"]["finalizers"] = json!(["example.org/a"]);
     fixture.apply(vec![patched]).unwrap();
-    let long = config_map("a", &"x".repeat(256 << 10));
-    let (_, warnings) = fixture.apply_manifests(vec![long.clone()]);
-    assert!(warnings[0].contains("it is replaced as a whole"), "{warnings:?}");
+    let short = fixture.apply_manifests(vec![config_map("a", "1")]);
+    assert_eq!(short, (vec![Outcome::Configured], Vec::new()));
     let after = fixture.object("configmaps", "a").unwrap();
-    assert_eq!((&after["data"], &after["metadata"]["annotations"]), (&long["data"], &Value::Null));
+    assert_eq!(after["data"], json!({"k": "1", "others": "1"}));
+    assert_eq!(after["metadata"]["finalizers"], json!(["example.org/a"]));
+    let mut full = after.clone();
+    full["metadata"]["annotations"]["others"] = json!("x".repeat((256 << 10) - 100));
+    fixture.apply(vec![full]).unwrap();
+    let why = fixture.refused(vec![config_map("a", "2")]);
+    assert!(why.starts_with("ConfigMap default/a: metadata.annotations: "), "{why}");
+}
+
+/// A Deployment with a container of these fields.
+fn with_container(fields: Value) -> Value {
+    let mut manifest = workload("apps/v1", "Deployment", json!({}));
+    let container = &mut manifest["spec"]["template"]["spec"]["containers"][0];
+    for (name, value) in fields.as_object().unwrap() {
+        container[name] = value.clone();
+    }
+    manifest
 }
 
 #[test]
 fn what_a_manifest_and_others_make_together_is_judged() {
-    let mut fixture = Fixture::new();
-    let manifest = |variable: Value| {
-        let mut manifest = workload("apps/v1", "Deployment", json!({}));
-        manifest["spec"]["template"]["spec"]["containers"][0]["env"] = json!([variable]);
-        manifest
+    let check = |theirs: Value, manifest: Value, expected: &str| {
+        let mut fixture = Fixture::new();
+        fixture.apply(vec![theirs]).unwrap();
+        let before = fixture.files();
+        let why = fixture.refused(vec![config_map("new", "1"), manifest, config_map("z", "1")]);
+        assert!(why.starts_with(expected) && why.contains("what others have set"), "{why}");
+        assert_eq!(fixture.files(), before, "all or nothing");
     };
-    fixture.apply_manifests(vec![manifest(json!({"name": "A", "value": "1"}))]);
-    let mut set = fixture.object("deployments", "w").unwrap().clone();
-    let env = &mut set["spec"]["template"]["spec"]["containers"][0]["env"];
-    env.as_array_mut().unwrap().push(json!({"name": "B", "value": "1"}));
-    fixture.apply(vec![set]).unwrap();
-    let of_pod = json!({"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
-    let sent = (Sent::Manifests, vec![manifest(of_pod)]);
-    let error = fixture.store.draft_sent(sent, &fixture.admission, NOW).unwrap_err().to_string();
-    let expected = "Deployment default/w: spec.template.spec.containers[0].env[0]";
-    assert!(error.starts_with(expected) && error.contains("what others have set"), "{error}");
+    let env = |variable: Value| with_container(json!({"env": [variable]}));
+    let of_pod = json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
+    let at = "Deployment default/w: spec.template.spec.containers[0].env[0]";
+    check(env(json!({"name": "A", "value": "1"})), env(of_pod.clone()), at);
+    let at = "Service default/web: spec.ports[1].name";
+    let port = |port: u16| service("web", json!({"ports": [{"name": "http", "port": port}]}));
+    check(port(80), port(8080), at);
+    let probe = |handler: Value| with_container(json!({"livenessProbe": handler}));
+    let (tcp, http) = (json!({"tcpSocket": {"port": 80}}), json!({"httpGet": {"port": 80}}));
+    let at = "Deployment default/w: spec.template.spec.containers[0].livenessProbe";
+    check(probe(http.clone()), probe(tcp.clone()), at);
+    check(probe(tcp), probe(http), at);
+}
+
+#[test]
+fn what_a_manifest_itself_changes_is_no_mixture() {
+    let change = |from: Value, to: Value, pointer: &str, expected: Value| {
+        let mut fixture = Fixture::new();
+        let (plural, name) = match from["kind"] == "Service" {
+            true => ("services", "web"),
+            false => ("deployments", "w"),
+        };
+        fixture.apply_manifests(vec![from]);
+        let (outcomes, warnings) = fixture.apply_manifests(vec![to]);
+        assert_eq!((outcomes, warnings), (vec![Outcome::Configured], Vec::new()));
+        assert_eq!(fixture.object(plural, name).unwrap().pointer(pointer), Some(&expected));
+    };
+    let container = "/spec/template/spec/containers/0";
+    let of_pod = json!([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
+    let plain = json!([{"name": "A", "value": "1"}]);
+    let env = |list: &Value| with_container(json!({ "env": list }));
+    change(env(&plain), env(&of_pod), &format!("{container}/env"), of_pod.clone());
+    change(env(&of_pod), env(&plain), &format!("{container}/env"), plain.clone());
+    let probe = |handler: &Value| with_container(json!({"livenessProbe": handler}));
+    let (tcp, http) = (json!({"tcpSocket": {"port": 80}}), json!({"httpGet": {"port": 80}}));
+    change(probe(&http), probe(&tcp), &format!("{container}/livenessProbe"), tcp.clone());
+    let port = |port: u16| service("web", json!({"ports": [{"name": "http", "port": port}]}));
+    let after = json!([{"name": "http", "port": 8080, "protocol": "TCP", "targetPort": 8080}]);
+    change(port(80), port(8080), "/spec/ports", after);
+}
+
+#[test]
+fn what_is_not_of_its_shape_is_refused_before_it_is_merged() {
+    let mut fixture = Fixture::new();
+    fixture.apply_manifests(vec![config_map("a", "1")]);
+    for annotations in [json!("x"), json!([1]), json!({"a": 1})] {
+        for name in ["a", "b"] {
+            let mut wrong = config_map(name, "1");
+            wrong["metadata"]["annotations"] = annotations.clone();
+            let why = fixture.refused(vec![wrong]);
+            assert!(why.contains("is not of the shape of its kind"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn what_a_manifest_leaves_out_is_not_named_by_its_default() {
+    let mut fixture = Fixture::new();
+    let policy = json!({"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": {"name": "p"}, "spec": {"rules": [{}]}});
+    let scaler = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "h"}, "spec": {"maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}}});
+    let both = || vec![policy.clone(), scaler.clone()];
+    fixture.apply_manifests(both());
+    let mut patched = fixture.object("authorizationpolicies", "p").unwrap().clone();
+    assert_eq!(patched["spec"]["action"], "ALLOW");
+    patched["spec"]["action"] = json!("DENY");
+    patched["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
+    let mut scaled = fixture.object("horizontalpodautoscalers", "h").unwrap().clone();
+    let percent = "/spec/metrics/0/resource/target/averageUtilization";
+    assert_eq!(scaled.pointer(percent), Some(&json!(80)), "{scaled}");
+    *scaled.pointer_mut(percent).unwrap() = json!(30);
+    fixture.apply(vec![patched, scaled]).unwrap();
+    assert_eq!(fixture.apply_manifests(both()).0, [Outcome::Unchanged; 2]);
+    let mut next = policy;
+    next["spec"]["rules"] = json!([]);
+    next["spec"]["selector"] = Value::Null;
+    assert_eq!(fixture.apply_manifests(vec![next, scaler]).0[0], Outcome::Configured);
+    let policy = fixture.object("authorizationpolicies", "p").unwrap();
+    assert_eq!(policy["spec"], json!({"action": "DENY", "rules": []}));
+    let scaler = fixture.object("horizontalpodautoscalers", "h").unwrap();
+    assert_eq!(scaler.pointer(percent), Some(&json!(30)));
+}
+
+#[test]
+fn a_key_that_kubectl_has_applied_as_string_data_is_taken_back() {
+    let mut fixture = Fixture::new();
+    let secret = |fields: Value| {
+        let mut secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+        for (name, value) in fields.as_object().unwrap() {
+            secret[name] = value.clone();
+        }
+        secret
+    };
+    let mut theirs = secret(json!({"data": {"a": "YQ==", "b": "Yg=="}}));
+    let text = secret(json!({"stringData": {"a": "a", "b": "b"}})).to_string();
+    theirs["metadata"]["annotations"] =
+        json!({"kubectl.kubernetes.io/last-applied-configuration": text});
+    fixture.apply(vec![theirs]).unwrap();
+    fixture.apply_manifests(vec![secret(json!({"data": {"a": "YQ=="}}))]);
+    assert_eq!(fixture.object("secrets", "s").unwrap()["data"], json!({"a": "YQ=="}));
+}
+
+#[test]
+fn the_pods_of_a_cron_jobs_jobs_are_as_many_as_its_next_manifest_says() {
+    let mut fixture = Fixture::new();
+    let manifest = |spec: Value| {
+        let mut job = workload("batch/v1", "Job", spec)["spec"].clone();
+        job.as_object_mut().unwrap().remove("selector");
+        job["template"]["spec"]["restartPolicy"] = json!("Never");
+        json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "tick"},
+            "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": job}}})
+    };
+    fixture.apply_manifests(vec![manifest(json!({}))]);
+    assert_eq!(fixture.apply_manifests(vec![manifest(json!({}))]).0, [Outcome::Unchanged]);
+    fixture.apply_manifests(vec![manifest(json!({"parallelism": 3}))]);
+    let job = &fixture.object("cronjobs", "tick").unwrap()["spec"]["jobTemplate"]["spec"];
+    assert_eq!((&job["parallelism"], job.get("completions")), (&json!(3), None));
+    assert_eq!(job["template"]["spec"]["serviceAccountName"], "default");
+}
+
+#[test]
+fn a_second_address_family_is_never_dropped_in_silence() {
+    let mut fixture = Fixture::new();
+    let with = |more: Value| {
+        let mut spec = json!({"ports": [{"port": 80}]});
+        for (name, value) in more.as_object().unwrap() {
+            spec[name] = value.clone();
+        }
+        service("web", spec)
+    };
+    let both = json!(["IPv4", "IPv6"]);
+    fixture.apply_manifests(vec![with(json!({}))]);
+    let why = fixture.refused(vec![with(json!({"ipFamilies": both}))]);
+    assert!(why.contains("spec.ipFamilies: ") && why.contains("PreferDualStack"), "{why}");
+    let dual = json!({"ipFamilies": both, "ipFamilyPolicy": "PreferDualStack"});
+    fixture.apply_manifests(vec![with(dual)]);
+    let families = |fixture: &Fixture| {
+        fixture.object("services", "web").unwrap()["spec"]["ipFamilies"].clone()
+    };
+    assert_eq!(families(&fixture), both);
+    let single = json!({"ipFamilies": both, "ipFamilyPolicy": "SingleStack"});
+    fixture.apply_manifests(vec![with(single)]);
+    assert_eq!(families(&fixture), json!(["IPv4"]), "it wants one of those that it had");
+    let mut made = service("new", json!({"ipFamilies": both, "ipFamilyPolicy": "SingleStack"}));
+    made["spec"]["ports"] = json!([{"port": 80}]);
+    assert!(fixture.refused(vec![made]).contains("spec.ipFamilies: "));
 }
 
 #[test]
@@ -537,9 +706,7 @@ fn a_memory_that_cannot_be_read_names_its_object() {
     map["metadata"]["annotations"] =
         json!({"kubectl.kubernetes.io/last-applied-configuration": "{"});
     fixture.apply(vec![map]).unwrap();
-    let sent = (Sent::Manifests, vec![config_map("a", "2")]);
-    let error = fixture.store.draft_sent(sent, &fixture.admission, NOW).unwrap_err();
-    let text = format!("{:#}", anyhow::Error::new(error));
+    let text = fixture.refused(vec![config_map("a", "2")]);
     assert!(text.starts_with("ConfigMap default/a: the annotation kubectl."), "{text}");
 }
 
