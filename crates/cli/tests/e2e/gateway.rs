@@ -278,8 +278,8 @@ impl Certificate {
         let Self { chain, key } = self;
         format!(
             "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n\
-             metadata: {{name: {name}, namespace: {namespace}}}\nstringData:\n  tls.crt: |\n    {}\n\
-             \x20 tls.key: |\n    {}\n",
+             metadata: {{name: {name}, namespace: {namespace}}}\nstringData:\n\
+             \x20 tls.crt: |\n    {}\n\x20 tls.key: |\n    {}\n",
             indented(chain),
             indented(key)
         )
