@@ -11,7 +11,7 @@
 //! | [`revocation`] | [`RevocationList`]: which certificates are revoked |
 //! | [`handshake`] | [`Acceptor`], [`Connector`], [`Peer`]: mutual TLS between workloads |
 //! | [`probe`] | a client without a certificate, to check that it is refused |
-//! | [`container_probe`] | TLS of a container's probes, as the kubelet speaks it: nothing is checked |
+//! | [`container_probe`] | TLS of a container's probes: as with the kubelet, nothing is checked |
 //! | [`origination`] | TLS towards servers outside of the mesh, verified by name |
 //! | [`edge`] | TLS of a gateway's listeners: certificates by name, clients of any kind |
 //! | [`service`] | TLS of the control plane's own endpoint, verified by name |
