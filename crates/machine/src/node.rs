@@ -17,7 +17,7 @@ mod probe;
 mod runner;
 pub(crate) mod services;
 mod sources;
-mod vips;
+pub(crate) mod vips;
 mod volumes;
 
 use std::ffi::OsString;
