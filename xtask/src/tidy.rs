@@ -9,6 +9,7 @@ mod exceptions;
 mod graph;
 mod lines;
 mod modules;
+mod sole_users;
 mod source;
 mod words;
 
@@ -44,6 +45,7 @@ pub(crate) fn run() -> Result<()> {
     check_privacy(&files, &mut wrong);
     check_duplicates(&files, &mut wrong);
     words::check(&files, &mut wrong);
+    sole_users::check(&files, &mut wrong);
     documents::check(&mut wrong)?;
     let imports = graph::check(&mut wrong)?;
     crates::check(&files, &imports, &mut wrong)?;

@@ -18,7 +18,7 @@ mod references;
 mod runner;
 pub(crate) mod services;
 mod sources;
-mod vips;
+pub(crate) mod vips;
 mod volumes;
 
 use std::ffi::OsString;

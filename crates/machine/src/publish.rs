@@ -1,41 +1,43 @@
 //! Ports of the host that lead to gateways and services of the machine.
 //!
 //! A machine's networks have no link to the host's. So the user's command opens the sockets where
-//! it runs itself, and hands them to process 1, which carries what comes to the gateway's or the
-//! service's address from within a node: connections here, datagrams in `datagrams`. Nothing is
-//! opened that neither a flag nor the type of a service names, and a port leads to nothing else
-//! than it names.
+//! it runs itself, and hands them to process 1, which carries what comes from within a node:
+//! connections to the gateway's or the service's address, and datagrams (`datagrams`) to a pod
+//! behind it. Nothing is opened that neither a flag nor the type of a service names, and a port
+//! leads to nothing else than it names.
 
 mod datagrams;
+mod lookup;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ambit_net::namespace::NetNs;
+use ambit_net::namespace::{NetNs, remember_home};
 use ambit_net::nftables::Protocol;
 use ambit_net::seqpacket::{Connection, Listener, PacketError};
 use ambit_net::socket::{ListenOptions, tcp_listener, udp_bind, unspecified_like};
+use ambit_net::sys::process::open_files_limit;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::accepting::ACCEPT_PAUSE;
 use crate::layout::Layout;
-use crate::node::services::views;
-use crate::objects::{Kind, ObjectRef};
+use crate::objects::Kind;
 use crate::ownership::{OwnershipError, check_state_directory};
-use crate::state::{Machine, Objects};
+use crate::publish::datagrams::{Lead, Sessions};
+use crate::state::Machine;
 
 /// Longest message between the command and process 1.
 const PACKET_SIZE_MAX_BYTES: usize = 4096;
@@ -46,6 +48,8 @@ const DONE: &[u8; 1] = b"1";
 const NOT_DONE: &[u8; 1] = b"0";
 /// How long a gateway or a service may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// After a port was looked up, changes of the registry wait for so long.
+const LOOKUP_PAUSE: Duration = Duration::from_millis(200);
 /// The namespace where none is written.
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -206,6 +210,10 @@ impl FromStr for Published {
         if transport == Transport::Udp && address.ip().is_unspecified() {
             return Err(wrong("UDP needs one address, not all of the computer"));
         }
+        let is_of_many = address.ip().is_multicast() || address.ip() == Ipv4Addr::BROADCAST;
+        if is_of_many {
+            return Err(wrong("it is an address of many, and nobody can answer from it"));
+        }
         let (to, (name, port)) = match (meant.rsplit_once(':'), meant.rsplit_once('/')) {
             (Some(service), _) => (Destination::Service, service),
             (None, Some(gateway)) => (Destination::Gateway, gateway),
@@ -365,11 +373,19 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
         let _entered = runtime.enter();
         Listener::bind(&path).with_context(|| format!("listen at {}", path.display()))?
     };
-    let (machine, ways) = (Arc::clone(machine), Arc::new(Ways::default()));
+    let publisher = Arc::new(Publisher {
+        machine: Arc::clone(machine),
+        ways: Ways::default(),
+        sessions: Sessions::new(open_files_limit()),
+        settled: machine.objects().settled.subscribe(),
+    });
     let accepting = async move {
+        if let Err(error) = remember_home() {
+            tracing::warn!(%error, "every socket asks again which namespace this thread is in");
+        }
         loop {
             match listener.accept().await {
-                Ok(caller) => drop(tokio::spawn(take(machine.clone(), ways.clone(), caller))),
+                Ok(caller) => drop(tokio::spawn(take(Arc::clone(&publisher), caller))),
                 Err(error) => {
                     tracing::error!(%error, "cannot take a port to publish; waiting");
                     sleep(ACCEPT_PAUSE).await;
@@ -383,19 +399,28 @@ pub(super) fn listen(machine: &Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What all ports share.
+struct Publisher {
+    machine: Arc<Machine>,
+    ways: Ways,
+    sessions: Arc<Sessions>,
+    /// Says when objects and what is reported of them may have changed.
+    settled: watch::Receiver<u64>,
+}
+
 /// The ports that are open, and where each leads now.
 #[derive(Default)]
 struct Ways(Mutex<HashMap<(SocketAddr, Transport), Arc<Way>>>);
 
 /// Where a port leads now.
 struct Way {
-    to: Mutex<Arc<Published>>,
+    to: watch::Sender<Arc<Published>>,
     may_move: bool,
 }
 
 impl Way {
     fn to(&self) -> Arc<Published> {
-        self.to.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.to.borrow().clone()
     }
 }
 
@@ -411,8 +436,7 @@ impl Ways {
         let is_it = way.to().as_ref() == &order.published;
         let may = is_it || way.may_move && order.may_move;
         if may {
-            let to = Arc::new(order.published.clone());
-            *way.to.lock().unwrap_or_else(PoisonError::into_inner) = to;
+            way.to.send_replace(Arc::new(order.published.clone()));
         }
         may
     }
@@ -421,14 +445,15 @@ impl Ways {
     fn open(&self, order: Order) -> Arc<Way> {
         let Order { published, may_move } = order;
         let at = published.at();
-        let way = Arc::new(Way { to: Mutex::new(Arc::new(published)), may_move });
+        let way = Arc::new(Way { to: watch::Sender::new(Arc::new(published)), may_move });
         self.all().insert(at, Arc::clone(&way));
         way
     }
 }
 
 /// Takes an order: opens a way with the socket that came along, or looks for one that is open.
-async fn take(machine: Arc<Machine>, ways: Arc<Ways>, caller: Connection) {
+async fn take(publisher: Arc<Publisher>, caller: Connection) {
+    let ways = &publisher.ways;
     let way = match taken(&caller).await {
         Ok((order, Some(socket))) => Some((ways.open(order), socket)),
         Ok((order, None)) if ways.lead(&order) => None,
@@ -443,8 +468,8 @@ async fn take(machine: Arc<Machine>, ways: Arc<Ways>, caller: Connection) {
     let Some((way, opened)) = way else { return };
     tracing::info!(published = %way.to(), "published");
     let carried = match opened {
-        Opened::Tcp(listener) => carry_connections(machine, &way, listener).await,
-        Opened::Udp(socket) => carry_datagrams(machine, &way, socket).await,
+        Opened::Tcp(listener) => carry_connections(publisher.machine.clone(), &way, listener).await,
+        Opened::Udp(socket) => carry_datagrams(&publisher, &way, socket).await,
     };
     if let Err(error) = carried {
         tracing::error!(%error, published = %way.to(), "a port is not published");
@@ -498,22 +523,55 @@ async fn carry_connections(
 }
 
 /// Carries datagrams to where the port leads, for as long as the machine lives.
-async fn carry_datagrams(machine: Arc<Machine>, way: &Way, socket: UdpSocket) -> io::Result<()> {
+async fn carry_datagrams(publisher: &Publisher, way: &Way, socket: UdpSocket) -> io::Result<()> {
     let socket = tokio::net::UdpSocket::from_std(socket)?;
-    let connect = move |to: Arc<Published>| {
-        let machine = Arc::clone(&machine);
-        async move {
-            let address = current_address(&machine, &to).await?;
-            let netns = entry(&machine)?;
-            let socket = netns.run(|| UdpSocket::bind((unspecified_like(address.ip()), 0)))??;
-            socket.set_nonblocking(true)?;
-            let socket = tokio::net::UdpSocket::from_std(socket)?;
-            socket.connect(address).await.with_context(|| format!("connect to {address}"))?;
-            Ok(socket)
+    let netns = entry(&publisher.machine).map_err(io::Error::other)?;
+    let open = |endpoint: SocketAddr| {
+        let socket = netns.run(|| UdpSocket::bind((unspecified_like(endpoint.ip()), 0)))??;
+        socket.set_nonblocking(true)?;
+        socket.connect(endpoint)?;
+        Ok(socket)
+    };
+    // A port that nobody uses costs nothing.
+    socket.readable().await?;
+    let (mut to, mut settled) = (way.to.subscribe(), publisher.settled.clone());
+    let first = lead(&publisher.machine, &mut to, &mut settled).await;
+    let (leads, follower) = watch::channel(first);
+    let following = async {
+        loop {
+            let changed = async {
+                sleep(LOOKUP_PAUSE).await;
+                settled.changed().await
+            };
+            tokio::select! {
+                changed = to.changed() => changed,
+                changed = changed => changed,
+            }
+            .map_err(io::Error::other)?;
+            let now = lead(&publisher.machine, &mut to, &mut settled).await;
+            leads.send_if_modified(|before| {
+                let is_new = *before != now;
+                *before = now;
+                is_new
+            });
         }
     };
-    datagrams::carry(socket, || way.to(), connect).await;
-    Ok(())
+    tokio::select! {
+        ended = following => ended,
+        ended = datagrams::carry(Arc::clone(&publisher.sessions), socket, follower, open) => ended,
+    }
+}
+
+/// Where a port of datagrams leads now.
+async fn lead(
+    machine: &Arc<Machine>,
+    to: &mut watch::Receiver<Arc<Published>>,
+    settled: &mut watch::Receiver<u64>,
+) -> Lead {
+    settled.mark_unchanged();
+    let to = to.borrow_and_update().clone();
+    let found = looked_up(machine, &to, lookup::endpoints).await;
+    found.map_err(|error| format!("{error:#}"))
 }
 
 /// Carries one connection to its end.
@@ -522,7 +580,7 @@ async fn join(
     to: Arc<Published>,
     mut client: TcpStream,
 ) -> anyhow::Result<()> {
-    let address = current_address(&machine, &to).await?;
+    let address = looked_up(&machine, &to, lookup::address).await?;
     let connecting = timeout(CONNECT_TIMEOUT, connect(entry(&machine)?, address));
     let connected = connecting.await.context("nobody accepts in time")?;
     let mut server = connected.with_context(|| format!("connect to {address}"))?;
@@ -539,53 +597,15 @@ fn entry(machine: &Machine) -> anyhow::Result<&NetNs> {
     machine.members.get(&machine.record.nodes[0]).context("there is no node")
 }
 
-/// The address at which it is now. Whoever holds the objects may hold them for long, and what else
-/// passes goes on meanwhile.
-async fn current_address(
+/// What is known of it now. Somebody may hold the objects for long, and what else passes goes on
+/// meanwhile.
+async fn looked_up<T: Send + 'static>(
     machine: &Arc<Machine>,
     to: &Arc<Published>,
-) -> anyhow::Result<SocketAddr> {
+    look: fn(&Machine, &Published) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let (machine, to) = (Arc::clone(machine), Arc::clone(to));
-    tokio::task::spawn_blocking(move || address(&machine, &to)).await?
-}
-
-fn address(machine: &Machine, to: &Published) -> anyhow::Result<SocketAddr> {
-    let Published { transport, namespace, name, port, .. } = to;
-    let kind = to.to.kind();
-    let objects = machine.objects();
-    let object = ObjectRef::new(kind, Some(namespace), name);
-    let value = objects.store.object(&object);
-    let value = value.with_context(|| format!("there is no {object}"))?;
-    match to.to {
-        Destination::Gateway => {
-            let all = value.pointer("/status/addresses").and_then(Value::as_array);
-            let mut all = all.into_iter().flatten().filter_map(|it| it["value"].as_str());
-            let first = all.find_map(|it| it.parse::<IpAddr>().ok());
-            let first = first.with_context(|| format!("{object} has no address yet"))?;
-            Ok(SocketAddr::new(first, *port))
-        }
-        Destination::Service => address_of(&objects, &object, value, (*transport, *port)),
-    }
-}
-
-/// The address of a service, or of one of its pods where it has none.
-fn address_of(
-    objects: &Objects,
-    object: &ObjectRef,
-    service: &Value,
-    (transport, port): (Transport, u16),
-) -> anyhow::Result<SocketAddr> {
-    let namespace = object.namespace.as_deref();
-    let near = objects.store.of_plural("pods");
-    let near = near.filter(|(it, _)| it.namespace.as_deref() == namespace);
-    let all = views([(object, service)].into_iter(), near, &objects.reported);
-    let view = all.first().with_context(|| format!("{object} cannot be read"))?;
-    let at = view.port(transport.protocol(), port).map_err(anyhow::Error::msg)?;
-    if let Some(address) = view.addresses.first() {
-        return Ok(SocketAddr::new(*address, port));
-    }
-    let mut ready = view.endpoints.iter().filter(|it| it.ready);
-    ready.find_map(|it| it.at(at)).with_context(|| format!("no pod of {object} is ready"))
+    tokio::task::spawn_blocking(move || look(&machine, &to)).await?
 }
 
 /// A socket belongs to where it was made, not to where it is used.
@@ -627,6 +647,10 @@ mod tests {
         check("[::1]:53/udp=edge/53", Ok("[::1]:53/udp leads to Gateway default/edge port 53"));
         check("53/sctp=dns:53", Err("no tcp or udp"));
         check("0.0.0.0:53/udp=dns:53", Err("UDP needs one address"));
+        for of_many in ["224.0.0.251:53", "[ff02::fb]:53", "255.255.255.255:53"] {
+            check(&format!("{of_many}/udp=dns:53"), Err("an address of many"));
+            check(&format!("{of_many}=dns:53"), Err("an address of many"));
+        }
         check("8443", Err("no `=`"));
         check("0=web/80", Err("neither a port"));
         check("localhost:80=web/80", Err("neither a port"));

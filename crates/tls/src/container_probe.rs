@@ -1,4 +1,4 @@
-//! TLS towards a container's own port, for its probes of Kubernetes, as the kubelet speaks it.
+//! TLS towards a container's own port, for its probes of Kubernetes.
 //!
 //! No certificate is checked, and no signature by one: a container proves nothing to its probe. A
 //! probe asks its own pod by its address, a certificate is seldom good for that, and the answer
@@ -17,15 +17,24 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use crate::provider::{EDGE_VERSIONS, edge_provider};
+use crate::provider::{ALPN_H2, EDGE_VERSIONS, edge_provider};
 use crate::stream::{ClientStream, ReadAhead, Stream};
 
-/// Connects to a port of the container that has this address: TLS 1.3 or 1.2, and HTTP/1.1 inside.
-/// How long it takes is the caller's to bound.
+/// What is spoken inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.1, also with a server that does not choose.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// Connects to a port of the container that has this address: TLS 1.3 or 1.2, and of HTTP the
+/// version that the server prefers. How long it takes is the caller's to bound.
 ///
 /// # Errors
 /// A server that does not speak TLS, or none of these versions, and the transport's failure.
-pub async fn connect<IO>(address: IpAddr, io: IO) -> io::Result<ClientStream<IO>>
+pub async fn connect<IO>(address: IpAddr, io: IO) -> io::Result<(ClientStream<IO>, HttpVersion)>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
@@ -33,8 +42,12 @@ where
     let connector = TlsConnector::from(Arc::clone(CONFIG.get_or_init(config)));
     // The extension holds names alone: to a server with an address none is sent.
     let name = ServerName::IpAddress(address.into());
-    let connected = connector.connect(name, ReadAhead::new(io)).await;
-    Ok(Stream(connected.map_err(plain)?))
+    let connected = connector.connect(name, ReadAhead::new(io)).await.map_err(plain)?;
+    let inside = match connected.get_ref().1.alpn_protocol() {
+        Some(ALPN_H2) => HttpVersion::Http2,
+        _ => HttpVersion::Http1,
+    };
+    Ok((Stream(connected), inside))
 }
 
 fn config() -> Arc<ClientConfig> {
@@ -44,7 +57,7 @@ fn config() -> Arc<ClientConfig> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Unchecked))
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![ALPN_H2.to_vec(), b"http/1.1".to_vec()];
     config.resumption = Resumption::disabled();
     Arc::new(config)
 }
@@ -115,19 +128,23 @@ mod tests {
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 244, 1, 2));
 
     /// What a server says through TLS of this version, with a certificate for another name that
-    /// ended long ago.
-    async fn said(version: &'static SupportedProtocolVersion) -> String {
+    /// ended long ago, and what it then speaks if it knows these.
+    async fn said(
+        version: &'static SupportedProtocolVersion,
+        alpn: &[&str],
+    ) -> (String, HttpVersion) {
         let hour = Duration::from_secs(3600);
         let long_ago = SystemTime::UNIX_EPOCH + 10_000 * hour;
         let root = Authority::generate("cluster.local", long_ago).expect("a root");
         let served = AuthorityBundle::new(root)
             .issue_server(&["a.example"], hour, long_ago)
             .expect("it issues");
-        let config = ServerConfig::builder_with_provider(edge_provider())
+        let mut config = ServerConfig::builder_with_provider(edge_provider())
             .with_protocol_versions(&[version])
             .expect("the provider has suites for it")
             .with_no_client_auth()
             .with_cert_resolver(served.resolver("the certificate").expect("it is whole"));
+        config.alpn_protocols = alpn.iter().map(|it| it.as_bytes().to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let (near, far) = tokio::io::duplex(64 << 10);
         let server = async {
@@ -138,18 +155,28 @@ mod tests {
             stream.shutdown().await.expect("it is open");
         };
         let client = async {
-            let mut stream = connect(ADDRESS, near).await.expect("nothing is checked");
+            let connected = connect(ADDRESS, near).await;
+            let (mut stream, inside) = connected.expect("nothing is checked");
             let mut said = String::new();
             stream.read_to_string(&mut said).await.expect("it ends well");
-            said
+            (said, inside)
         };
         tokio::join!(server, client).1
     }
 
     #[tokio::test]
     async fn any_certificate_is_taken_by_either_version() {
-        assert_eq!(said(&rustls::version::TLS13).await, "well");
-        assert_eq!(said(&rustls::version::TLS12).await, "well");
+        let well = ("well".to_owned(), HttpVersion::Http1);
+        assert_eq!(said(&rustls::version::TLS13, &[]).await, well);
+        assert_eq!(said(&rustls::version::TLS12, &[]).await, well);
+    }
+
+    #[tokio::test]
+    async fn the_server_chooses_the_version_of_http() {
+        let inside = async |alpn: &[&str]| said(&rustls::version::TLS13, alpn).await.1;
+        assert_eq!(inside(&["http/1.1"]).await, HttpVersion::Http1);
+        assert_eq!(inside(&["h2"]).await, HttpVersion::Http2);
+        assert_eq!(inside(&["h2", "http/1.1"]).await, HttpVersion::Http2);
     }
 
     #[tokio::test]

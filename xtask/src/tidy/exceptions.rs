@@ -43,6 +43,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/machine/src/logs.rs", 2, PARTS),
     ("crates/machine/src/node.rs", 3, PARTS),
     ("crates/machine/src/pod.rs", 3, PARTS),
+    ("crates/machine/src/publish.rs", 2, PARTS),
     ("crates/manifest/src/check.rs", 2, PARTS),
     ("crates/manifest/src/lib.rs", 3, "the crate's root defines what its files read"),
     ("crates/manifest/src/policy.rs", 2, PARTS),

@@ -108,12 +108,22 @@ impl Machine {
 
     /// Brings the application up in the mesh; no process of it may open more files than this.
     pub(crate) fn up_with_open_files(name: &'static str, limit: usize) -> Self {
+        Self::up_with_open_files_and(name, limit, &[], "")
+    }
+
+    /// The same with flags, and more beside it.
+    pub(crate) fn up_with_open_files_and(
+        name: &'static str,
+        limit: usize,
+        flags: &[&str],
+        more: &str,
+    ) -> Self {
         let machine = Self::none(name);
         let limited = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
         let mut command = Command::new("bash");
         command.args(["-c", &limited]).arg(binary());
-        let child = machine.start(command, &["up", "-", "--detach"]);
-        let said = feed(child, &app(Mesh::On));
+        let child = machine.start(command, &[&["up", "-", "--detach"], flags].concat());
+        let said = feed(child, &format!("{}\n---\n{more}", app(Mesh::On)));
         assert!(said.status.success(), "ambit up: {}", said.err);
         machine.wait_until_meshed();
         machine

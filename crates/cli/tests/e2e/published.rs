@@ -1,15 +1,23 @@
 //! Ports of the host that lead to services: those of `--publish`, and those that the types of
 //! services ask for.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use ambit_machine::Record;
 
 use crate::machine::{Machine, Mesh, SETTLE_TIMEOUT};
 
 /// Those that services may have on nodes.
 const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+/// Files that a process of a machine may open, as in a shell that nobody has configured. An eighth
+/// is for sessions of UDP.
+const FILES: usize = 1024;
+/// After so long a datagram counts as lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Its pods have the addresses, and it has none.
 const HEADLESS: &str = "\
 apiVersion: v1
@@ -81,50 +89,106 @@ fn services_are_reached_from_the_host() {
 fn services_of_udp_are_reached_from_the_host() {
     let [flag] = free([0; 1]);
     let [node, ..] = in_range();
-    let service = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: datagrams, namespace: app}}\nspec:\n  \
-         type: NodePort\n  selector: {{app: datagrams}}\n  ports: [{{port: 9053, protocol: UDP, \
-         targetPort: 5353, nodePort: {node}}}]\n"
-    );
     let flag_words = format!("--publish={flag}/udp=app/datagrams:9053");
-    let both = format!("{DATAGRAMS}---\n{service}");
-    let machine = Machine::up_with("published-udp", Mesh::On, &[&flag_words], &both);
+    let both = format!("{DATAGRAMS}---\n{}", of_datagrams(node));
+    let machine = Machine::up_with_open_files_and("published-udp", FILES, &[&flag_words], &both);
     // By the service's own address first, from a pod of the mesh.
     let asked = "exec 3<>/dev/udp/datagrams.app.svc/9053; printf hello >&3; \
         timeout 5 dd bs=512 count=1 <&3 2> /dev/null";
     let said = machine.bash("client/other", asked);
     assert!(said.starts_with("hello from "), "{said}");
-    let [one, other] = [flag, node].map(|port| {
-        let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        client.connect((Ipv4Addr::LOCALHOST, port)).expect("an address");
-        client.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
-        client
-    });
-    let sources = [&one, &other].map(|client| {
-        machine.wait("the service answers", SETTLE_TIMEOUT, || echoed(client, "a").is_some());
-        echoed(client, "b").expect("it goes on answering")
-    });
-    assert_ne!(sources[0], sources[1], "each client has its own session");
-    assert_eq!(echoed(&one, "c").as_ref(), Some(&sources[0]), "and keeps it");
+    let clients = [flag, flag, node].map(Client::of);
+    let sources = clients.each_ref().map(|it| it.wait(&machine, "the service answers"));
+    assert_ne!(sources[0], sources[1], "each client of a port has its own session");
+    assert_eq!(clients[0].ask().as_ref(), Some(&sources[0]), "and keeps it");
+    many_clients_leave_files_for_others(&machine, flag);
     // Another pod takes its place, at another address, while the client goes on.
     machine.delete(DATAGRAMS);
-    machine.wait("who is gone does not answer", SETTLE_TIMEOUT, || echoed(&one, "d").is_none());
+    machine.wait("who is gone does not answer", SETTLE_TIMEOUT, || clients[0].ask().is_none());
     let said = machine.apply(DATAGRAMS);
     let warned = "warning: image \"python\" is not on this machine: container server of Pod \
                   app/datagrams runs \"python3\" of this computer";
     assert_eq!(said.matches(warned).count(), 1, "{said}");
-    machine.wait("the new pod answers", 2 * SETTLE_TIMEOUT, || echoed(&one, "e").is_some());
+    clients[0].wait(&machine, "the new pod answers");
+    // Its pod stays, and nothing leads there any more.
+    machine.run(&["delete", "service/datagrams", "-n", "app"]);
+    machine.wait("its sessions end", SETTLE_TIMEOUT, || clients[0].ask().is_none());
+    machine.apply(&of_datagrams(node));
+    clients[0].wait(&machine, "the service is there again");
     machine.down();
     let _free = UdpSocket::bind((Ipv4Addr::LOCALHOST, node)).expect("it is free again");
 }
 
-/// From where the service saw what it was sent, if it answers in time.
-fn echoed(client: &UdpSocket, said: &str) -> Option<String> {
-    client.send(said.as_bytes()).ok()?;
-    let mut buffer = [0; 64];
-    let length = client.recv(&mut buffer).ok()?;
-    let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
-    answer.strip_prefix(&format!("{said} from ")).map(str::to_owned)
+/// More clients than there may be sessions.
+fn many_clients_leave_files_for_others(machine: &Machine, port: u16) {
+    let before = open_files(machine);
+    let clients: Vec<Client> = (0..FILES).map(|_| Client::of(port)).collect();
+    for (index, client) in clients.iter().enumerate() {
+        assert!(client.ask().is_some(), "client {index} is answered");
+    }
+    let opened = open_files(machine).saturating_sub(before);
+    assert!((FILES / 16..=FILES / 8).contains(&opened), "{opened} more files are open");
+    assert!(machine.ambit(&["get", "pods"]).status.success());
+    assert_eq!(machine.bash("client/other", "echo well").trim(), "well");
+}
+
+/// How many files process 1 of the machine has open.
+fn open_files(machine: &Machine) -> usize {
+    let record = Record::read(&machine.layout).expect("the machine is recorded");
+    let files = format!("/proc/{}/fd", record.pid);
+    std::fs::read_dir(files).expect("it runs").count()
+}
+
+/// A service of type NodePort of the pod that answers datagrams.
+fn of_datagrams(node: u16) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: datagrams, namespace: app}}\nspec:\n  \
+         type: NodePort\n  selector: {{app: datagrams}}\n  ports: [{{port: 9053, protocol: UDP, \
+         targetPort: 5353, nodePort: {node}}}]\n"
+    )
+}
+
+/// Who sends datagrams to a port of the host, always from the same one.
+struct Client {
+    socket: UdpSocket,
+    asked: Cell<u32>,
+}
+
+impl Client {
+    fn of(port: u16) -> Self {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        socket.connect((Ipv4Addr::LOCALHOST, port)).expect("an address");
+        Self { socket, asked: Cell::new(0) }
+    }
+
+    /// From where the service saw this question, if it answers it in time. Answers to others may
+    /// come late.
+    fn ask(&self) -> Option<String> {
+        self.asked.set(self.asked.get() + 1);
+        let question = self.asked.get().to_string();
+        self.socket.send(question.as_bytes()).ok()?;
+        let latest = Instant::now() + ANSWER_TIMEOUT;
+        let mut buffer = [0; 64];
+        loop {
+            let left = latest.checked_duration_since(Instant::now()).filter(|it| !it.is_zero())?;
+            self.socket.set_read_timeout(Some(left)).expect("set");
+            let length = self.socket.recv(&mut buffer).ok()?;
+            let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if let Some(source) = answer.strip_prefix(&format!("{question} from ")) {
+                return Some(source.to_owned());
+            }
+        }
+    }
+
+    /// The same as soon as there is an answer.
+    fn wait(&self, machine: &Machine, what: &str) -> String {
+        let mut source = None;
+        machine.wait(what, 2 * SETTLE_TIMEOUT, || {
+            source = self.ask();
+            source.is_some()
+        });
+        source.expect("it has answered")
+    }
 }
 
 #[test]

@@ -6,11 +6,12 @@
 //! by its init. Here answers are only counted: the init acts on what they come to.
 
 mod grpc;
+mod http2;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use ambit_tls::container_probe;
+use ambit_tls::container_probe::{self, HttpVersion};
 use http::{HeaderName, HeaderValue};
 use k8s_openapi::api::core::v1::{Container, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -89,8 +90,17 @@ fn timing(probe: &Probe) -> ProbeTiming {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
     Connect,
-    Get { scheme: Scheme, path: String, host: String, headers: Vec<(String, String)> },
-    Health { service: String },
+    Get {
+        scheme: Scheme,
+        path: String,
+        host: String,
+        headers: Vec<(String, String)>,
+    },
+    Health {
+        service: String,
+    },
+    /// Not asked, and this is why.
+    Unknown(String),
 }
 
 /// What carries a request.
@@ -136,14 +146,18 @@ impl NodeProbe {
                 let headers = get.http_headers.iter().flatten();
                 let headers = headers.map(|header| (header.name.clone(), header.value.clone()));
                 let path = get.path.clone().filter(|path| !path.is_empty());
-                Question::Get {
-                    scheme: match get.scheme.as_deref() {
-                        Some("HTTPS") => Scheme::Https,
-                        _ => Scheme::Http,
-                    },
+                let question = |scheme| Question::Get {
+                    scheme,
                     path: path.unwrap_or_else(|| "/".to_owned()),
                     host: address.to_string(),
                     headers: headers.collect(),
+                };
+                match get.scheme.as_deref() {
+                    None | Some("HTTP") => question(Scheme::Http),
+                    Some("HTTPS") => question(Scheme::Https),
+                    Some(other) => {
+                        Question::Unknown(format!("scheme {other:?} is neither HTTP nor HTTPS"))
+                    }
                 }
             }
             (None, None, Some(grpc)) => {
@@ -183,6 +197,7 @@ impl NodeProbe {
     /// Asks once; the error says what is wrong, as the kubelet does.
     async fn ask(&self) -> Result<(), String> {
         let what = match &self.question {
+            Question::Unknown(why) => return Err(why.clone()),
             Question::Connect | Question::Health { .. } => format!("dial tcp {}", self.address),
             Question::Get { scheme, path, .. } => {
                 format!("Get \"{}://{}{path}\"", scheme.name(), self.address)
@@ -196,12 +211,14 @@ impl NodeProbe {
         let answer = async {
             let stream = connect.await?;
             match &self.question {
+                Question::Unknown(why) => Err(why.clone()),
                 Question::Connect => Ok(()),
                 Question::Health { service } => grpc::check(stream, self.address, service).await,
                 Question::Get { scheme, path, host, headers } => {
-                    let request = request(path, host, headers)?;
-                    let answer = self.first_of(*scheme, stream, &request).await;
-                    check(&answer.map_err(|error| format!("{what}: {error}"))?)
+                    check_path(path)?;
+                    let headers = headers_of(host, headers)?;
+                    let status = self.status(*scheme, stream, path, &headers).await;
+                    check(status.map_err(|error| format!("{what}: {error}"))?)
                 }
             }
         };
@@ -209,60 +226,90 @@ impl NodeProbe {
         timeout(limit, answer).await.unwrap_or_else(late)
     }
 
-    /// The beginning of the answer to a request.
-    async fn first_of(
+    /// The status of the answer to a request; none, if the answer is not HTTP.
+    async fn status(
         &self,
         scheme: Scheme,
         stream: TcpStream,
-        request: &str,
-    ) -> std::io::Result<Vec<u8>> {
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<Option<u16>, String> {
+        let by_http1 = request(path, headers);
+        let told = |error: std::io::Error| error.to_string();
         match scheme {
-            Scheme::Http => first_bytes(stream, request).await,
+            Scheme::Http => http1_status(stream, &by_http1).await.map_err(told),
             Scheme::Https => {
-                let stream = container_probe::connect(self.address.ip(), stream).await?;
-                first_bytes(stream, request).await
+                let connected = container_probe::connect(self.address.ip(), stream).await;
+                match connected.map_err(told)? {
+                    (stream, HttpVersion::Http1) => {
+                        http1_status(stream, &by_http1).await.map_err(told)
+                    }
+                    (stream, HttpVersion::Http2) => {
+                        http2::status(stream, path, headers).await.map(Some)
+                    }
+                }
             }
         }
     }
 }
 
-/// A request with the probe's own headers, each in place of one that is sent otherwise.
-fn request(path: &str, host: &str, own: &[(String, String)]) -> Result<String, String> {
+fn check_path(path: &str) -> Result<(), String> {
     if !path.starts_with('/') || path.contains(|c: char| c.is_control() || c == ' ') {
         return Err(format!("the path {path:?} cannot be asked for"));
     }
-    let mut request = format!("GET {path} HTTP/1.1\r\n");
+    Ok(())
+}
+
+/// The headers of a request: the probe's own, each in place of one that is sent otherwise.
+fn headers_of<'a>(
+    host: &'a str,
+    own: &'a [(String, String)],
+) -> Result<Vec<(&'a str, &'a str)>, String> {
     let others = [("Host", host), ("Connection", "close")].into_iter().chain(HEADERS);
     let is_own = |name: &str| own.iter().any(|(it, _)| it.eq_ignore_ascii_case(name));
     let others = others.filter(|(name, _)| !is_own(name));
     let own = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    for (name, value) in others.chain(own).filter(|(_, value)| !value.is_empty()) {
-        if name.parse::<HeaderName>().is_err() || HeaderValue::from_str(value).is_err() {
-            return Err(format!("the header {name:?} cannot be sent"));
-        }
-        request += &format!("{name}: {value}\r\n");
+    let all: Vec<_> = others.chain(own).filter(|(_, value)| !value.is_empty()).collect();
+    let is_wrong = |(name, value): &&(&str, &str)| {
+        name.parse::<HeaderName>().is_err() || HeaderValue::from_str(value).is_err()
+    };
+    match all.iter().find(is_wrong) {
+        Some((name, _)) => Err(format!("the header {name:?} cannot be sent")),
+        None => Ok(all),
     }
-    Ok(request + "\r\n")
 }
 
-/// The beginning of an answer.
-async fn first_bytes<IO>(mut stream: IO, request: &str) -> std::io::Result<Vec<u8>>
+/// A request of HTTP/1.1.
+fn request(path: &str, headers: &[(&str, &str)]) -> String {
+    let mut request = format!("GET {path} HTTP/1.1\r\n");
+    for (name, value) in headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    request + "\r\n"
+}
+
+/// The status of the answer to a request of HTTP/1.1.
+async fn http1_status<IO>(mut stream: IO, request: &str) -> std::io::Result<Option<u16>>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
     let mut answer = Vec::new();
     stream.take(STATUS_SIZE_BYTES as u64).read_to_end(&mut answer).await?;
-    Ok(answer)
+    Ok(status_of(&answer))
+}
+
+/// The status at the beginning of an answer of HTTP/1.1.
+fn status_of(answer: &[u8]) -> Option<u16> {
+    let mut words = answer.split(|byte| *byte == b' ');
+    words.next().filter(|word| word.starts_with(b"HTTP/1."))?;
+    std::str::from_utf8(words.next()?.get(..3)?).ok()?.parse().ok()
 }
 
 /// Whether the status of an HTTP answer counts as success: 200 to 399.
-fn check(answer: &[u8]) -> Result<(), String> {
-    let mut words = answer.split(|byte| *byte == b' ');
-    let is_http = words.next().is_some_and(|word| word.starts_with(b"HTTP/1."));
-    let status = words.next().and_then(|word| word.get(..3));
-    let status = status.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u16>().ok());
-    match status.filter(|_| is_http) {
+fn check(status: Option<u16>) -> Result<(), String> {
+    match status {
         Some(200..400) => Ok(()),
         Some(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
         None => Err("the answer is not HTTP".to_owned()),
@@ -285,7 +332,11 @@ mod tests {
             ("SSH-2.0-x 200 \r\n", "the answer is not HTTP"),
             ("", "the answer is not HTTP"),
         ] {
-            assert_eq!(check(answer.as_bytes()).err().unwrap_or_default(), expected, "{answer:?}");
+            assert_eq!(
+                check(status_of(answer.as_bytes())).err().unwrap_or_default(),
+                expected,
+                "{answer:?}"
+            );
         }
     }
 
@@ -294,7 +345,10 @@ mod tests {
         let own = |all: &[(&str, &str)]| -> Vec<(String, String)> {
             all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
-        let lines = |all: &[(&str, &str)]| request("/a?b", "10.0.0.1:80", &own(all));
+        let lines = |all: &[(&str, &str)]| {
+            let own = own(all);
+            headers_of("10.0.0.1:80", &own).map(|headers| request("/a?b", &headers))
+        };
         assert_eq!(
             lines(&[]).unwrap(),
             "GET /a?b HTTP/1.1\r\nHost: 10.0.0.1:80\r\nConnection: close\r\n\
@@ -310,7 +364,7 @@ mod tests {
             assert_eq!(lines(&[bad]).unwrap_err(), expected);
         }
         for bad in ["/a b", "/\r\n", "a"] {
-            assert!(request(bad, "h", &[]).unwrap_err().contains("cannot be asked for"), "{bad}");
+            assert!(check_path(bad).unwrap_err().contains("cannot be asked for"), "{bad}");
         }
     }
 

@@ -97,7 +97,13 @@ fn base_chains(ipv6: bool, hairpins: &[IpAddr]) -> Vec<Chain> {
     ]
 }
 
-fn backends(service: &ServiceView, port: usize, node: &str, ipv6: bool) -> Vec<SocketAddr> {
+/// Where the pods of a node find those behind a port of a service, in one family.
+pub(crate) fn backends(
+    service: &ServiceView,
+    port: usize,
+    node: &str,
+    ipv6: bool,
+) -> Vec<SocketAddr> {
     let usable =
         |endpoint: &&Endpoint| endpoint.ready && (!service.local_only || endpoint.node == node);
     let address = |endpoint: &Endpoint| {

@@ -4,17 +4,18 @@
 use std::net::SocketAddr;
 
 use ambit_words::names::GRPC_HEALTH_CHECK;
-use h2::client::{Builder, SendRequest};
+use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request};
 use hyper::body::Bytes;
 use tokio::net::TcpStream;
 
+use super::http2;
+
 /// Whose question it is.
 const AGENT: &str = "kube-probe/1.36";
 /// More than any answer has.
 const ANSWER_SIZE_MAX_BYTES: usize = 1 << 10;
-const HEADERS_SIZE_MAX_BYTES: u32 = 16 << 10;
 /// What comes before a message: whether it is compressed, and its length.
 const PREFIX_SIZE_BYTES: usize = 5;
 /// The first field of a message, as text and as a number.
@@ -31,20 +32,8 @@ pub(super) async fn check(
     service: &str,
 ) -> Result<(), String> {
     let failed = |error: h2::Error| format!("gRPC to {address}: {error}");
-    let mut builder = Builder::new();
-    builder.max_header_list_size(HEADERS_SIZE_MAX_BYTES).enable_push(false);
-    let (requests, connection) = builder.handshake(stream).await.map_err(failed)?;
-    let exchange = exchange(requests, address, service);
-    tokio::pin!(exchange);
-    tokio::select! {
-        // The answer may be there when the connection ends.
-        biased;
-        answer = &mut exchange => answer.map_err(failed)?,
-        ended = connection => match ended {
-            Ok(()) => exchange.await.map_err(failed)?,
-            Err(error) => Err(failed(error)),
-        },
-    }
+    let asked = http2::ask(stream, |requests| exchange(requests, address, service)).await;
+    asked.map_err(failed)?
 }
 
 /// What one answer says.
