@@ -95,8 +95,9 @@ fn services_of_udp_are_reached_from_the_host() {
     // By the service's own address first, from a pod of the mesh.
     let asked = "exec 3<>/dev/udp/datagrams.app.svc/9053; printf hello >&3; \
         timeout 5 dd bs=512 count=1 <&3 2> /dev/null";
-    let said = machine.bash("client/other", asked);
-    assert!(said.starts_with("hello from "), "{said}");
+    machine.wait("the service answers a pod", SETTLE_TIMEOUT, || {
+        machine.bash("client/other", asked).starts_with("hello from ")
+    });
     let clients = [flag, flag, node].map(Client::of);
     let sources = clients.each_ref().map(|it| it.wait(&machine, "the service answers"));
     assert_ne!(sources[0], sources[1], "each client of a port has its own session");
