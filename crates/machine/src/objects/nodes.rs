@@ -4,7 +4,10 @@
 //! taints, and whether a node takes pods is the user's: by a Node manifest, or by kubectl's label,
 //! taint and cordon.
 
-use ambit_words::labels::{HOSTNAME, OS, REGION, UNSCHEDULABLE, ZONE};
+use ambit_words::host_architecture;
+use ambit_words::labels::{
+    ARCHITECTURE, BETA_ARCHITECTURE, BETA_OS, HOSTNAME, OS, REGION, UNSCHEDULABLE, ZONE,
+};
 use serde_json::{Map, Value, json};
 
 use super::admit::{Admission, ApplyError};
@@ -42,6 +45,9 @@ fn labels(name: &str, given: &NodeLabels) -> Map<String, Value> {
     let own = [
         (HOSTNAME, name.to_owned()),
         (OS, "linux".to_owned()),
+        (BETA_OS, "linux".to_owned()),
+        (ARCHITECTURE, host_architecture().to_owned()),
+        (BETA_ARCHITECTURE, host_architecture().to_owned()),
         (REGION, "local".to_owned()),
         (ZONE, name.replace("node", "zone")),
     ];
@@ -168,14 +174,17 @@ mod tests {
         let labels = admitted(asked, &node()).expect("it is taken")["metadata"]["labels"].clone();
         let expected = json!({
             "disk": "tape", "a": "b", ZONE: "here", HOSTNAME: "node-1", OS: "linux",
-            REGION: "local",
+            REGION: "local", BETA_OS: "linux", ARCHITECTURE: host_architecture(),
+            BETA_ARCHITECTURE: host_architecture(),
         });
         assert_eq!(labels, expected);
         let back = admitted(json!({"metadata": {}}), &node()).expect("it is taken");
         assert_eq!(back["metadata"]["labels"]["disk"], "ssd", "the command's comes back");
-        let other = admitted(json!({"metadata": {"labels": {HOSTNAME: "x"}}}), &node());
-        let refused = other.expect_err("it is another node").to_string();
-        assert!(refused.contains("metadata.labels.kubernetes.io/hostname"), "{refused}");
+        for label in FIXED {
+            let other = admitted(json!({"metadata": {"labels": {label: "x"}}}), &node());
+            let refused = other.expect_err("it is another node").to_string();
+            assert!(refused.contains(&format!("metadata.labels.{label}")), "{refused}");
+        }
     }
 
     #[test]
