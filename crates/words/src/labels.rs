@@ -74,3 +74,7 @@ pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 pub const ISTIO_NOT_READY: &str = "cni.istio.io/not-ready";
 /// On a pod: the uid of the Job that it runs for.
 pub const JOB_CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+/// On a pod of a StatefulSet: its name.
+pub const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
+/// On a pod of a StatefulSet: its ordinal.
+pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
