@@ -28,7 +28,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use forward::{PortForwardArgs, Ports};
-pub(crate) use inputs::{InputArgs, input};
+pub(crate) use inputs::{InputArgs, NamespaceArgs, input};
 pub(crate) use inspect::{DescribeArgs, EventType, EventsArgs, TopArgs, TopKind, TopOrder};
 pub(crate) use judge::{AnalyzeArgs, DiffArgs};
 pub(crate) use kube::KubeArgs;
@@ -278,6 +278,8 @@ pub(crate) enum Report {
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
     /// How many nodes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) nodes: u8,
@@ -422,9 +424,6 @@ impl ImageArgs {
     ...`, as `ambit delete -n shop deployment/web service/web`."
 )]
 pub(crate) struct DeleteArgs {
-    /// The namespace of objects that are named [default: default]. Manifests name their own.
-    #[arg(short, long)]
-    pub(crate) namespace: Option<String>,
     /// Passes over what is not there.
     #[arg(long)]
     pub(crate) ignore_not_found: bool,
@@ -438,6 +437,8 @@ pub(crate) struct DeleteArgs {
 pub(crate) struct ManifestArgs {
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
     /// Shows what would change, and changes nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,

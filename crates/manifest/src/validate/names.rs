@@ -22,7 +22,7 @@ const PORT_NAME_LENGTH_MAX: usize = 15;
 pub type Rule = fn(&str) -> Option<String>;
 
 /// RFC 1123 label: namespaces, services, containers.
-pub(crate) fn dns_label(text: &str) -> Option<String> {
+pub fn dns_label(text: &str) -> Option<String> {
     if text.is_empty() || text.len() > LABEL_LENGTH_MAX {
         return Some(format!("`{text}` must have 1 to {LABEL_LENGTH_MAX} characters"));
     }
