@@ -491,11 +491,10 @@ fn grace(text: &str) -> Result<Duration, DurationError> {
 /// `ambit exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The pod, as NAMESPACE/POD, or POD with -n. The name of what makes pods, such as a
-    /// Deployment, means its first pod.
+    /// The pod, as NAMESPACE/POD, pod/POD, KIND/NAME of what makes it, as kubectl takes it, or POD
+    /// with -n. The name of what makes pods, such as a Deployment, means its first pod.
     pub(crate) pod: String,
-    /// The namespace; the pod is then POD, pod/POD, or KIND/NAME of what makes it, as kubectl takes
-    /// it.
+    /// The namespace of POD or KIND/NAME [default: default].
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
     /// The container, if the pod has several.
@@ -519,10 +518,10 @@ pub(crate) struct ExecArgs {
 /// `ambit logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// NAMESPACE/POD, proxy/NODE, node/NODE or control; with -n POD, pod/POD, or KIND/NAME of what
-    /// makes it.
+    /// NAMESPACE/POD, pod/POD, KIND/NAME of what makes it, proxy/NODE, node/NODE or control; with
+    /// -n also POD.
     pub(crate) of: String,
-    /// The namespace of the pod.
+    /// The namespace of POD or KIND/NAME [default: default].
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
     /// Begins with the last so many lines.

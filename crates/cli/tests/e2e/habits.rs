@@ -173,6 +173,8 @@ fn execs(machine: &Machine) {
     assert_eq!(machine.ambit(&words).status.code(), Some(7));
     let said = refused(machine, "exec -n app pod/nobody -- true");
     assert!(said.contains("nobody"), "{said}");
+    let said = refused(machine, "exec deploy/shop -- true");
+    assert!(said.contains("no running pod of Deployment default/shop"), "{said}");
     execs_with_files(machine);
 }
 
