@@ -222,6 +222,8 @@ fn built_in_entry_point(image: &str, args: &[String]) -> Result<Vec<String>, Ima
         "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
         WAYPOINT_IMAGE => built_in(&[SHIPPED_BINARY, "waypoint"]),
         "ably77/vegeta" | "peterevans/vegeta" => built_in(&["vegeta"]),
+        // As the image's own default.
+        "fortio/fortio" if args.is_empty() => built_in(&["fortio", "server"]),
         "fortio/fortio" => built_in(&["fortio"]),
         "curlimages/curl" => built_in(&["curl"]),
         "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
@@ -405,6 +407,8 @@ mod tests {
         check("curlimages/curl:8.1", &["sleep"], &["infinity"], Ok("sleep|infinity"));
         check("curlimages/curl", &[], &["-v", "http://a"], Ok("curl|-v|http://a"));
         check("fortio/fortio:latest", &[], &["server"], Ok("fortio|server"));
+        check("fortio/fortio:latest_release", &[], &[], Ok("fortio|server"));
+        check("fortio/fortio", &["fortio"], &["load", "http://a"], Ok("fortio|load|http://a"));
         check("peterevans/vegeta:6.9.1", &["sh"], &["-c", "x"], Ok("sh|-c|x"));
         check("busybox", &[], &[], Ok("sh"));
         check("library/alpine:3", &[], &["id"], Ok("id"));
