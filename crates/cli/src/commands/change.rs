@@ -7,6 +7,7 @@ use ambit_machine::image::ImageMap;
 use ambit_machine::objects::{Changes, Kind, ObjectRef, Outcome};
 use ambit_machine::{Client, ImageArguments, PodInfo, Record, judge};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
+use ambit_model::printable::printable;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
@@ -218,7 +219,7 @@ pub(super) async fn settle(client: &Client, changes: &Changes) -> Result<()> {
 
 pub(super) fn print(changes: &Changes, dry_run: bool) -> Result<()> {
     for warning in &changes.warnings {
-        eprintln!("warning: {warning}");
+        eprintln!("warning: {}", printable(warning));
     }
     super::print_text(&lines(changes, dry_run))
 }
