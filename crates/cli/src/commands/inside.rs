@@ -78,9 +78,8 @@ pub(super) fn meant<'a>(
     namespace: Option<&'a str>,
     others: &[Kind],
 ) -> Result<Meant<'a>> {
-    let is_meant = |kind: Kind| {
-        kind == Kind::Pod || kind.has_pod_template() || others.contains(&kind)
-    };
+    let is_meant =
+        |kind: Kind| kind == Kind::Pod || kind.has_pod_template() || others.contains(&kind);
     let starts_with_kind = || {
         let (word, _) = words.split_once('/')?;
         kind_of(word).ok().filter(|kind| is_meant(*kind))

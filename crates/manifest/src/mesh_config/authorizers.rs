@@ -171,7 +171,8 @@ fn status(written: Option<&Value>, at: &FieldPath) -> Result<u16, Wrong> {
 
 fn body(written: Option<&Body>, at: &FieldPath) -> Result<Option<BodyCheck>, Wrong> {
     let Some(written) = written else { return Ok(None) };
-    let Body { max_request_bytes: Number(max_bytes), allow_partial_message, pack_as_bytes } = *written;
+    let Body { max_request_bytes: Number(max_bytes), allow_partial_message, pack_as_bytes } =
+        *written;
     if !(1..=MAX_CHECKED_BODY_BYTES).contains(&max_bytes) {
         let at = at.field("includeRequestBodyInCheck").field("maxRequestBytes");
         let what = format!("{max_bytes} is out of range: at most {MAX_CHECKED_BODY_BYTES}");

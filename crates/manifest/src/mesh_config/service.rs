@@ -57,11 +57,7 @@ impl Visitor<'_> for Digits {
 
 impl ProviderService {
     /// The service of a provider that is written with `service` and `port`.
-    pub(super) fn read(
-        service: &str,
-        Number(port): Number,
-        at: &FieldPath,
-    ) -> Result<Self, Wrong> {
+    pub(super) fn read(service: &str, Number(port): Number, at: &FieldPath) -> Result<Self, Wrong> {
         let (namespace, host) = match service.split_once('/') {
             Some((namespace, host)) => (Some(namespace), host),
             None => (None, service),
