@@ -293,11 +293,12 @@ fn bookinfo(name: &str, tag: Option<&str>) -> Option<Vec<&'static str>> {
     let service = service.and_then(|name| name.strip_prefix("examples-bookinfo-"))?;
     let (words, old_words, new_words): (&[_], &[_], &[_]) = match service {
         "productpage-v1" => (&["productpage", "--close-upstream"], &["--close"], &[]),
-        "details-v1" => (&["details", "--two-writes"], &[], &["--nodelay"]),
+        // The second versions can ask elsewhere, a web service and a database; they need not.
+        "details-v1" | "details-v2" => (&["details", "--two-writes"], &[], &["--nodelay"]),
         "reviews-v1" => (&["reviews", "--version", "v1"], &[], &[]),
         "reviews-v2" => (&["reviews", "--version", "v2"], &[], &[]),
         "reviews-v3" => (&["reviews", "--version", "v3"], &[], &[]),
-        "ratings-v1" => (&["ratings"], &[], &[]),
+        "ratings-v1" | "ratings-v2" => (&["ratings"], &[], &[]),
         _ => return None,
     };
     let of_release = if is_old { old_words } else { new_words };
@@ -484,6 +485,8 @@ mod tests {
             ("reviews-v1:1.20.1", "reviews|--version|v1|--listen|:9080"),
             ("reviews-v3:1.19.1", "reviews|--version|v3|--listen|:9080"),
             ("ratings-v1:1.20.1", "ratings|--listen|:9080"),
+            ("details-v2:1.20.3", "details|--two-writes|--listen|:9080|--nodelay"),
+            ("ratings-v2:1.20.3", "ratings|--listen|:9080"),
         ] {
             check(&format!("{prefix}-{name}"), Ok(expected));
         }
