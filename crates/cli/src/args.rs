@@ -30,7 +30,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use forward::{PortForwardArgs, Ports};
-pub(crate) use inputs::{InputArgs, input};
+pub(crate) use inputs::{InputArgs, NamespaceArgs, input};
 pub(crate) use inspect::{DescribeArgs, EventType, EventsArgs, TopArgs, TopKind, TopOrder};
 pub(crate) use join::{JoinArgs, TokenArgs, TokenCommand};
 pub(crate) use judge::{AnalyzeArgs, DiffArgs};
@@ -287,6 +287,8 @@ pub(crate) enum Report {
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
     /// How many nodes.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) nodes: u8,
@@ -441,9 +443,6 @@ impl ImageArgs {
     ...`, as `ambit delete -n shop deployment/web service/web`."
 )]
 pub(crate) struct DeleteArgs {
-    /// The namespace of objects that are named [default: default]. Manifests name their own.
-    #[arg(short, long)]
-    pub(crate) namespace: Option<String>,
     /// Passes over what is not there.
     #[arg(long)]
     pub(crate) ignore_not_found: bool,
@@ -457,6 +456,8 @@ pub(crate) struct DeleteArgs {
 pub(crate) struct ManifestArgs {
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
     /// Shows what would change, and changes nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -509,11 +510,10 @@ fn grace(text: &str) -> Result<Duration, DurationError> {
 /// `ambit exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The pod, as NAMESPACE/POD, or POD with -n. The name of what makes pods, such as a
-    /// Deployment, means its first pod.
+    /// The pod, as NAMESPACE/POD, pod/POD, KIND/NAME of what makes it, as kubectl takes it, or POD
+    /// with -n. The name of what makes pods, such as a Deployment, means its first pod.
     pub(crate) pod: String,
-    /// The namespace; the pod is then POD, pod/POD, or KIND/NAME of what makes it, as kubectl takes
-    /// it.
+    /// The namespace of POD or KIND/NAME [default: default].
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
     /// The container, if the pod has several.
@@ -537,10 +537,10 @@ pub(crate) struct ExecArgs {
 /// `ambit logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// NAMESPACE/POD, proxy/NODE, node/NODE or control; with -n POD, pod/POD, or KIND/NAME of what
-    /// makes it.
+    /// NAMESPACE/POD, pod/POD, KIND/NAME of what makes it, proxy/NODE, node/NODE or control; with
+    /// -n also POD.
     pub(crate) of: String,
-    /// The namespace of the pod.
+    /// The namespace of POD or KIND/NAME [default: default].
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
     /// Begins with the last so many lines.

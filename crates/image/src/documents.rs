@@ -65,18 +65,6 @@ pub(crate) struct Platform {
     pub(crate) variant: Option<String>,
 }
 
-/// This machine's architecture, as images name it.
-pub(crate) fn host_architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        "loongarch64" => "loong64",
-        other => other,
-    }
-}
-
 /// An index or a manifest: one document must not be both.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

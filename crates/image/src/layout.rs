@@ -11,12 +11,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ambit_words::host_architecture;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::archive::Archive;
 use crate::digest::Digest;
-use crate::documents::host_architecture;
 use crate::exchange::Sink;
 use crate::halt::Halt;
 use crate::limits::{Budget, Exceeded, Limits};

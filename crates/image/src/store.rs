@@ -22,11 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use ambit_words::host_architecture;
 use serde::{Deserialize, Serialize};
 
 use crate::archive::Archive;
 use crate::digest::Digest;
-use crate::documents::{Configuration, host_architecture};
+use crate::documents::Configuration;
 use crate::files::{
     Locked, StoreError, WAIT_MAX, WAIT_STEP, at, make_directory, read_json, remove_tree,
     sync_directory, write_json,

@@ -198,11 +198,7 @@ impl Api {
 
     fn version(&self) -> Value {
         let (major, minor) = API_VERSION;
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
+        let architecture = ambit_words::host_architecture();
         json!({
             "major": major,
             "minor": minor,

@@ -240,6 +240,8 @@ fn built_in_entry_point(image: &str, args: &[String]) -> Result<Vec<String>, Ima
         "ambit/sample" => built_in(&[SHIPPED_BINARY, "sample"]),
         WAYPOINT_IMAGE => built_in(&[SHIPPED_BINARY, "waypoint"]),
         "ably77/vegeta" | "peterevans/vegeta" => built_in(&["vegeta"]),
+        // As the image's own default.
+        "fortio/fortio" if args.is_empty() => built_in(&["fortio", "server"]),
         "fortio/fortio" => built_in(&["fortio"]),
         "curlimages/curl" => built_in(&["curl"]),
         "busybox" | "alpine" if args.is_empty() => built_in(&["sh"]),
@@ -309,11 +311,12 @@ fn bookinfo(name: &str, tag: Option<&str>) -> Option<Vec<&'static str>> {
     let service = service.and_then(|name| name.strip_prefix("examples-bookinfo-"))?;
     let (words, old_words, new_words): (&[_], &[_], &[_]) = match service {
         "productpage-v1" => (&["productpage", "--close-upstream"], &["--close"], &[]),
-        "details-v1" => (&["details", "--two-writes"], &[], &["--nodelay"]),
+        // The second versions can ask elsewhere, a web service and a database; they need not.
+        "details-v1" | "details-v2" => (&["details", "--two-writes"], &[], &["--nodelay"]),
         "reviews-v1" => (&["reviews", "--version", "v1"], &[], &[]),
         "reviews-v2" => (&["reviews", "--version", "v2"], &[], &[]),
         "reviews-v3" => (&["reviews", "--version", "v3"], &[], &[]),
-        "ratings-v1" => (&["ratings"], &[], &[]),
+        "ratings-v1" | "ratings-v2" => (&["ratings"], &[], &[]),
         _ => return None,
     };
     let of_release = if is_old { old_words } else { new_words };
@@ -423,6 +426,8 @@ mod tests {
         check("curlimages/curl:8.1", &["sleep"], &["infinity"], Ok("sleep|infinity"));
         check("curlimages/curl", &[], &["-v", "http://a"], Ok("curl|-v|http://a"));
         check("fortio/fortio:latest", &[], &["server"], Ok("fortio|server"));
+        check("fortio/fortio:latest_release", &[], &[], Ok("fortio|server"));
+        check("fortio/fortio", &["fortio"], &["load", "http://a"], Ok("fortio|load|http://a"));
         check("peterevans/vegeta:6.9.1", &["sh"], &["-c", "x"], Ok("sh|-c|x"));
         check("busybox", &[], &[], Ok("sh"));
         check("library/alpine:3", &[], &["id"], Ok("id"));
@@ -498,6 +503,8 @@ mod tests {
             ("reviews-v1:1.20.1", "reviews|--version|v1|--listen|:9080"),
             ("reviews-v3:1.19.1", "reviews|--version|v3|--listen|:9080"),
             ("ratings-v1:1.20.1", "ratings|--listen|:9080"),
+            ("details-v2:1.20.3", "details|--two-writes|--listen|:9080|--nodelay"),
+            ("ratings-v2:1.20.3", "ratings|--listen|:9080"),
         ] {
             check(&format!("{prefix}-{name}"), Ok(expected));
         }

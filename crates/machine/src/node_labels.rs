@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 
 use ambit_manifest::names::{label_value, qualified_name};
-use ambit_words::labels::{HOSTNAME, JOINED, OS};
+use ambit_words::labels::{ARCHITECTURE, BETA_ARCHITECTURE, BETA_OS, HOSTNAME, JOINED, OS};
 use serde::{Deserialize, Serialize};
 
 use crate::addresses::NodeNetwork;
 
 /// Labels that say what a node is, and that nothing else than the machine sets.
-pub(crate) const FIXED: [&str; 3] = [HOSTNAME, JOINED, OS];
+pub(crate) const FIXED: [&str; 6] =
+    [HOSTNAME, JOINED, OS, ARCHITECTURE, BETA_OS, BETA_ARCHITECTURE];
 
 /// Labels by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,5 +109,7 @@ mod tests {
         check("-x=1", "the key `-x`");
         check("x=a b", "label value `a b`");
         check("node-1:kubernetes.io/hostname=x", "says what the node is");
+        check("kubernetes.io/arch=s390x", "says what the node is");
+        check("beta.kubernetes.io/os=plan9", "says what the node is");
     }
 }

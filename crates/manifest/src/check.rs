@@ -19,7 +19,9 @@ mod traffic_policies;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ambit_words::labels::{HOSTNAME, NONE, SERVICE_NAME, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE};
+use ambit_words::labels::{
+    HOSTNAME, NONE, POD_INDEX, POD_NAME, SERVICE_NAME, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
+};
 use ambit_words::names::DEFAULT_MESH_NAMESPACE;
 use k8s_openapi::api::core::v1::{PodSpec, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -74,6 +76,27 @@ struct Pods<'a> {
     spec: &'a PodSpec,
     /// It came of a template, which is named in its place.
     is_owned: bool,
+    /// They are of a StatefulSet, which gives each a name and an ordinal as labels.
+    is_numbered: bool,
+}
+
+impl Pods<'_> {
+    /// Whether a selector means one of them.
+    fn are_meant(&self, selector: &BTreeMap<String, String>) -> bool {
+        let is_given = |key: &str, value: &str| match key {
+            POD_INDEX => value.parse::<u32>().is_ok(),
+            POD_NAME => value
+                .strip_prefix(&self.name)
+                .and_then(|rest| rest.strip_prefix('-'))
+                .is_some_and(|ordinal| ordinal.parse::<u32>().is_ok()),
+            _ => false,
+        };
+        let has = |key: &String, value: &String| {
+            self.labels.and_then(|labels| labels.get(key)) == Some(value)
+                || self.is_numbered && is_given(key, value)
+        };
+        selector.iter().all(|(key, value)| has(key, value))
+    }
 }
 
 impl<'a> All<'a> {
@@ -283,7 +306,7 @@ impl<'a> All<'a> {
         let Some((spec, selector)) = service.spec.as_ref().zip(selector(service)) else { return };
         let pods = self.pods(Some(&object.key.namespace));
         let pods: Vec<Pods<'_>> =
-            pods.into_iter().filter(|pods| selects(selector, pods.labels)).collect();
+            pods.into_iter().filter(|pods| pods.are_meant(selector)).collect();
         if pods.is_empty() {
             warnings.push(object.finding(
                 "spec.selector",
@@ -421,6 +444,7 @@ fn pods<'a>(key: &ObjectKey, typed: &'a Typed) -> Option<Pods<'a>> {
         labels: metadata.and_then(|metadata| metadata.labels.as_ref()),
         spec,
         is_owned: typed.metadata().owner_references.as_ref().is_some_and(|all| !all.is_empty()),
+        is_numbered: key.kind == Kind::StatefulSet,
     })
 }
 

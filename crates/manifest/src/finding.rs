@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use ambit_model::printable::printable;
 use serde::Serialize;
 
 /// Where an object was read from.
@@ -46,13 +47,14 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.location)?;
+        // Names and values are anybody's: they may not write to a terminal what is not here.
+        write!(f, "{}: ", printable(&self.location.to_string()))?;
         for part in [&self.object, &self.field] {
             if !part.is_empty() {
-                write!(f, "{part}: ")?;
+                write!(f, "{}: ", printable(part))?;
             }
         }
-        write!(f, "{}; {}", self.what, self.remedy)
+        write!(f, "{}; {}", printable(&self.what), printable(&self.remedy))
     }
 }
 
@@ -129,5 +131,24 @@ impl Issues {
     /// Records a warning at `path`.
     pub fn warn(&mut self, path: &Path, what: impl Into<String>, remedy: impl Into<String>) {
         self.warnings.push(Issue { path: path.clone(), what: what.into(), remedy: remedy.into() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_part_of_a_line_is_shown_as_such() {
+        let finding = Finding {
+            location: Location { file: "a\u{7}.yaml".to_owned(), line: 3 },
+            object: "Pod default/\u{1b}[31mred".to_owned(),
+            field: "metadata.labels.a\nb".to_owned(),
+            what: "the name `\u{1b}[31mred\nerror: forged` is none".to_owned(),
+            remedy: "rename \u{202e}it".to_owned(),
+        };
+        let said = "a\\u{7}.yaml:3: Pod default/\\u{1b}[31mred: metadata.labels.a\\u{a}b: the name \
+                    `\\u{1b}[31mred\\u{a}error: forged` is none; rename \\u{202e}it";
+        assert_eq!(finding.to_string(), said);
     }
 }

@@ -112,16 +112,26 @@ pub fn load(inputs: &[Input]) -> Result<Manifests, Errors> {
 /// Reads `inputs`, all or nothing; `unenforced` says what happens to kinds that would enforce
 /// something elsewhere.
 pub fn load_as(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests, Errors> {
-    let mut loader = Loader { unenforced, ..Loader::default() };
+    load_in(inputs, None, unenforced)
+}
+
+/// The same; objects that name no namespace are of `namespace`, and none may name another.
+pub fn load_in(
+    inputs: &[Input],
+    namespace: Option<&str>,
+    unenforced: Unenforced,
+) -> Result<Manifests, Errors> {
+    let namespace = namespace.map(str::to_owned);
+    let mut loader = Loader { namespace, unenforced, ..Loader::default() };
     loader.inputs(inputs, Loader::document);
     loader.finish(|loader| Manifests { objects: loader.objects, warnings: loader.warnings })
 }
 
 /// Reads which objects `inputs` name, all or nothing. As for kubectl, apiVersion, kind, name and
-/// namespace are enough, and the rest is ignored.
-pub fn load_names(inputs: &[Input]) -> Result<Names, Errors> {
-    let unenforced = Unenforced::LeftOut;
-    let mut loader = Loader { unenforced, ..Loader::default() };
+/// namespace are enough, and the rest is ignored. `namespace` is as for [`load_in`].
+pub fn load_names(inputs: &[Input], namespace: Option<&str>) -> Result<Names, Errors> {
+    let (namespace, unenforced) = (namespace.map(str::to_owned), Unenforced::LeftOut);
+    let mut loader = Loader { namespace, unenforced, ..Loader::default() };
     loader.inputs(inputs, Loader::name);
     loader.finish(|loader| Names { keys: loader.names, warnings: loader.warnings })
 }
@@ -195,6 +205,8 @@ struct Loader {
     errors: Vec<Finding>,
     left_out: LeftOut,
     unenforced: Unenforced,
+    /// That of objects that name none; `default` without it.
+    namespace: Option<String>,
 }
 
 impl Loader {
@@ -236,9 +248,10 @@ impl Loader {
         }
     }
 
-    fn document(&mut self, file: &str, document: Document) {
+    fn document(&mut self, file: &str, mut document: Document) {
         let mut issues = Issues::default();
         let kind = self.kind(file, &document, &mut issues);
+        self.place(kind, &mut document.value, &mut issues);
         let object = kind.and_then(|kind| read_object(kind, &document, &mut issues));
         self.report(file, &document, issues);
         let Some(Contents { typed, json, named }) = object else { return };
@@ -251,9 +264,10 @@ impl Loader {
         self.objects.push(Object { key, typed, json, named, location, lines });
     }
 
-    fn name(&mut self, file: &str, document: Document) {
+    fn name(&mut self, file: &str, mut document: Document) {
         let mut issues = Issues::default();
         let mut kind = self.kind(file, &document, &mut issues);
+        self.place(kind, &mut document.value, &mut issues);
         if kind == Some(Kind::Node) {
             let remedy = "apply it without labels and taints to take these back";
             issues.warn(&Path::at("kind"), "nodes are the machine's own and stay", remedy);
@@ -262,6 +276,27 @@ impl Loader {
         let key = kind.and_then(|kind| read_key(kind, &document.value, &mut issues));
         self.report(file, &document, issues);
         self.names.extend(key.filter(|key| !self.names.contains(key)));
+    }
+
+    /// Gives an object the namespace that was asked for. As for kubectl, none may name another.
+    fn place(&self, kind: Option<Kind>, value: &mut Value, issues: &mut Issues) {
+        let Some(wanted) = &self.namespace else { return };
+        let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
+        let Some(metadata) = metadata.filter(|_| kind.is_some_and(Kind::is_namespaced)) else {
+            return;
+        };
+        match metadata.get("namespace") {
+            None | Some(Value::Null) => {
+                metadata.insert("namespace".to_owned(), Value::from(wanted.as_str()));
+            }
+            Some(Value::String(named)) if named != wanted => issues.error(
+                &Path::at("metadata").field("namespace"),
+                format!("the object is of namespace `{named}`, and -n says `{wanted}`"),
+                format!("leave -n out, write -n {named}, or remove metadata.namespace"),
+            ),
+            // It is right, or is no text, which is said elsewhere.
+            Some(_) => {}
+        }
     }
 
     /// Writes down what was found in a document, in the order of its lines.

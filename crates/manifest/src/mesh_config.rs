@@ -22,6 +22,7 @@ use self::telemetry::WrittenLog;
 pub use self::telemetry::{DefaultProviders, Export, MeshLog, TelemetryProvider};
 use crate::remarks::{Remark, Remarks, report};
 use crate::spelling::nearest;
+use crate::type_errors::TypeError;
 use crate::{FieldPath, ObjectIssues, ObjectName, document};
 
 /// The key of the ConfigMap that holds it.
@@ -193,7 +194,8 @@ impl Reader {
         match serde_json::from_value(value) {
             Ok(value) => Some(value),
             Err(error) => {
-                self.remarks.wrong(at, error.to_string(), "write a value of the expected type");
+                let TypeError { what, remedy } = TypeError::new(&error.to_string());
+                self.remarks.wrong(at, what, remedy);
                 None
             }
         }

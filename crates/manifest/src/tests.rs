@@ -93,7 +93,7 @@ fn every_case_has_its_outcome() {
 #[test]
 fn a_name_is_enough_to_delete() {
     let check = |text: &str, expected: Result<&[&str], &str>| {
-        let names = load_names(&input(text));
+        let names = load_names(&input(text), None);
         let names = names.map(|names| names.keys.iter().map(ToString::to_string).collect());
         let names = names.map_err(|errors| errors.to_string());
         let expected = expected.map(|names| names.iter().map(ToString::to_string).collect());
@@ -117,10 +117,34 @@ fn a_name_is_enough_to_delete() {
     );
     let node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n";
     check(node, Ok(&[]));
-    let warned = load_names(&input(node)).expect("it is passed over").warnings;
+    let warned = load_names(&input(node), None).expect("it is passed over").warnings;
     assert!(warned[0].to_string().contains("nodes are the machine's own and stay"), "{warned:?}");
-    let path = load_names(&input("apiVersion: v1\nkind: Pod\nmetadata: {name: ../a}\n"));
+    let path = load_names(&input("apiVersion: v1\nkind: Pod\nmetadata: {name: ../a}\n"), None);
     assert!(path.is_err(), "a name is never a path");
+}
+
+#[test]
+fn a_namespace_is_that_of_objects_that_name_none() {
+    let text = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 1}]}\n\
+                ---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, namespace: shop}\n---\n\
+                apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n\
+                apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: null}\n";
+    let check = |namespace, expected: Result<&[&str], &str>| {
+        let read = load_in(&input(text), namespace, Unenforced::Refused);
+        let names = read.map(|it| it.objects.iter().map(|it| it.key.to_string()).collect());
+        let deleted = load_names(&input(text), namespace);
+        let deleted = deleted.map(|it| it.keys.iter().map(ToString::to_string).collect());
+        assert_eq!(names, deleted, "{namespace:?}");
+        let expected = expected.map(|it| it.iter().map(ToString::to_string).collect());
+        let expected: Result<Vec<String>, String> = expected.map_err(str::to_owned);
+        assert_eq!(names.map_err(|errors| errors.to_string()), expected, "{namespace:?}");
+    };
+    let placed = ["Service shop/a", "ConfigMap shop/b", "Namespace shop", "ConfigMap shop/c"];
+    check(Some("shop"), Ok(&placed));
+    let other = "t.yaml:8: ConfigMap shop/b: metadata.namespace: the object is of namespace \
+                 `shop`, and -n says `app`; leave -n out, write -n shop, or remove \
+                 metadata.namespace";
+    check(Some("app"), Err(other));
 }
 
 #[test]

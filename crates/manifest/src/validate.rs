@@ -19,6 +19,7 @@ pub(crate) mod pods;
 pub(crate) mod routes;
 pub(crate) mod security;
 pub(crate) mod targets;
+pub(crate) mod volumes;
 pub(crate) mod workloads;
 
 use ambit_words::annotations::DRY_RUN;

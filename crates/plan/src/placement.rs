@@ -12,7 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use ambit_words::labels::{HOSTNAME, INSTANCE_TYPE, OS, ZONE};
+use ambit_words::labels::{
+    ARCHITECTURE, BETA_ARCHITECTURE, BETA_OS, HOSTNAME, INSTANCE_TYPE, OS, ZONE,
+};
 
 use super::modes::Demand;
 use super::node_type::NodeType;
@@ -358,7 +360,9 @@ impl<'a> Cluster<'a> {
             (HOSTNAME, name.clone()),
             (ZONE, format!("zone-{}", zone + 1)),
             (OS, "linux".to_owned()),
-            ("kubernetes.io/arch", "amd64".to_owned()),
+            (ARCHITECTURE, "amd64".to_owned()),
+            (BETA_OS, "linux".to_owned()),
+            (BETA_ARCHITECTURE, "amd64".to_owned()),
             (INSTANCE_TYPE, self.node_type.name.clone()),
         ];
         let mut labels: BTreeMap<String, String> =

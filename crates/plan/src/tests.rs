@@ -130,7 +130,7 @@ fn the_limit_of_pods_holds_where_requests_do_not() {
 fn daemon_sets_come_first_and_are_on_every_node() {
     let mut inputs = inputs(vec![pods(20, "1", "1Mi")]);
     inputs.application.daemons = vec![
-        spec("agent", 1, "1", json!({"nodeSelector": {"kubernetes.io/os": "linux"}})),
+        spec("agent", 1, "1", json!({"nodeSelector": {"beta.kubernetes.io/os": "linux"}})),
         spec("elsewhere", 1, "7", json!({"nodeSelector": {"kubernetes.io/os": "windows"}})),
     ];
     let planned = plan(&inputs).unwrap();

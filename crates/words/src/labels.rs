@@ -55,6 +55,12 @@ pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The operating system of a node.
 pub const OS: &str = "kubernetes.io/os";
+/// The processor of a node, as in `amd64`.
+pub const ARCHITECTURE: &str = "kubernetes.io/arch";
+/// [`OS`] by its old name, which kubelets still set.
+pub const BETA_OS: &str = "beta.kubernetes.io/os";
+/// [`ARCHITECTURE`] by its old name.
+pub const BETA_ARCHITECTURE: &str = "beta.kubernetes.io/arch";
 /// The region of a node.
 pub const REGION: &str = "topology.kubernetes.io/region";
 /// The zone of a node.
@@ -70,3 +76,7 @@ pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 pub const ISTIO_NOT_READY: &str = "cni.istio.io/not-ready";
 /// On a pod: the uid of the Job that it runs for.
 pub const JOB_CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+/// On a pod of a StatefulSet: its name.
+pub const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
+/// On a pod of a StatefulSet: its ordinal.
+pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";

@@ -10,13 +10,13 @@ use super::{KubeArgs, StateArgs};
 /// `ambit port-forward`.
 #[derive(Debug, Args)]
 pub(crate) struct PortForwardArgs {
-    /// The pod, as NAMESPACE/POD, or with -n as POD or KIND/NAME of a service or of what makes
-    /// pods, as kubectl takes it.
+    /// The pod, as NAMESPACE/POD, KIND/NAME of a service or of what makes pods, as kubectl takes
+    /// it, or POD with -n.
     pub(crate) pod: String,
     /// Ports as LOCAL:PORT, or PORT for the same one on both sides; as :PORT a free one is chosen.
     #[arg(required = true, value_name = "[LOCAL:]PORT")]
     pub(crate) ports: Vec<Ports>,
-    /// The namespace; the pod is then POD, pod/POD, or KIND/NAME.
+    /// The namespace of POD or KIND/NAME [default: default].
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
     /// Where this computer listens; may be repeated.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ambit_manifest::{Input, is_kustomization};
+use ambit_manifest::{Input, is_kustomization, names};
 use clap::{ArgGroup, Args};
 
 use super::Target;
@@ -23,6 +23,31 @@ pub(crate) struct InputArgs {
     /// A directory that must have a kustomization.yaml; may be repeated.
     #[arg(short = 'k', long = "kustomize", value_name = "DIR")]
     kustomizations: Vec<PathBuf>,
+}
+
+/// Where objects of manifests are.
+#[derive(Debug, Args)]
+pub(crate) struct NamespaceArgs {
+    /// The namespace of objects that name none [default: default]. One that names another is an
+    /// error, as for kubectl.
+    #[arg(short, long, value_parser = namespace, requires = "manifests")]
+    pub(crate) namespace: Option<String>,
+}
+
+impl NamespaceArgs {
+    /// The namespace that was asked for.
+    pub(crate) fn asked(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// `verb` of kubectl, in this namespace.
+    pub(crate) fn kubectl(&self, verb: &str) -> String {
+        self.asked().map_or_else(|| verb.to_owned(), |asked| format!("{verb} -n {asked}"))
+    }
+}
+
+fn namespace(word: &str) -> Result<String, String> {
+    names::dns_label(word).map_or_else(|| Ok(word.to_owned()), Err)
 }
 
 /// For a command that does nothing without manifests.
@@ -90,6 +115,8 @@ mod tests {
     struct Words {
         #[command(flatten)]
         inputs: InputArgs,
+        #[command(flatten)]
+        namespace: NamespaceArgs,
     }
 
     fn parse(words: &[&str]) -> Result<InputArgs, String> {
@@ -110,6 +137,20 @@ mod tests {
         check(&["--kustomize=-"], &[Input::Kustomization("-".into())]);
         let missing = parse(&[]).expect_err("nothing is named");
         assert!(missing.contains("<PATH|--filename <PATH>|--kustomize <DIR>>"), "{missing}");
+    }
+
+    #[test]
+    fn a_namespace_is_a_name_and_is_of_manifests() {
+        let parse = |words: &[&str]| {
+            let words = [&["words"], words].concat();
+            let read = Words::try_parse_from(words).map(|it| it.namespace.kubectl("apply"));
+            read.map_err(|error| error.to_string())
+        };
+        assert_eq!(parse(&["-n", "shop", "-f", "-"]), Ok("apply -n shop".to_owned()));
+        assert_eq!(parse(&["a", "--namespace=shop"]), Ok("apply -n shop".to_owned()));
+        assert_eq!(parse(&["a"]), Ok("apply".to_owned()));
+        assert!(parse(&["a", "-n", "Shop"]).is_err());
+        assert!(parse(&["-n", "shop"]).is_err());
     }
 
     #[test]

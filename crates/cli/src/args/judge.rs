@@ -2,7 +2,9 @@
 
 use clap::Args;
 
-use super::{IgnoredArgs, ImageArgs, InputArgs, KubeArgs, Report, StateArgs, inputs};
+use super::{
+    IgnoredArgs, ImageArgs, InputArgs, KubeArgs, NamespaceArgs, Report, StateArgs, inputs,
+};
 
 /// `ambit diff`.
 #[derive(Debug, Args)]
@@ -16,6 +18,8 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
     #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
+    #[command(flatten)]
     pub(crate) ignored: IgnoredArgs,
     #[command(flatten)]
     pub(crate) state: StateArgs,
@@ -27,6 +31,8 @@ pub(crate) struct DiffArgs {
 pub(crate) struct AnalyzeArgs {
     #[command(flatten)]
     pub(crate) inputs: InputArgs,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArgs,
     /// The format of the output.
     #[arg(short, long, value_enum, default_value_t = Report::Text)]
     pub(crate) output: Report,

@@ -54,7 +54,8 @@ pub(super) async fn analyze(args: AnalyzeArgs) -> Result<ExitCode> {
         of_mesh(&args).await?
     } else {
         let (of, existing) = surroundings(&args).await?;
-        Analysis { api_version: ApiVersion, of, findings: of_manifests(&inputs, &existing) }
+        let findings = of_manifests(&inputs, args.namespace.asked(), &existing);
+        Analysis { api_version: ApiVersion, of, findings }
     };
     analysis.findings.sort_by_key(|it| it.severity);
     match args.output {
@@ -91,7 +92,11 @@ async fn surroundings(args: &AnalyzeArgs) -> Result<(String, Vec<Typed>)> {
     Ok(("the manifests beside the objects of the machine".to_owned(), existing))
 }
 
-fn of_manifests(inputs: &[ambit_manifest::Input], existing: &[Typed]) -> Vec<Found> {
+fn of_manifests(
+    inputs: &[ambit_manifest::Input],
+    namespace: Option<&str>,
+    existing: &[Typed],
+) -> Vec<Found> {
     let found = |severity| {
         move |it: ambit_manifest::Finding| Found {
             severity,
@@ -102,7 +107,7 @@ fn of_manifests(inputs: &[ambit_manifest::Input], existing: &[Typed]) -> Vec<Fou
             remedy: it.remedy,
         }
     };
-    let (errors, warnings) = match ambit_manifest::load_as(inputs, Unenforced::Refused) {
+    let (errors, warnings) = match ambit_manifest::load_in(inputs, namespace, Unenforced::Refused) {
         Err(Errors(errors)) => (errors, Vec::new()),
         Ok(manifests) => {
             let (errors, surprises) = match manifests.check(existing) {
@@ -150,7 +155,7 @@ mod tests {
     fn manifests_are_judged_without_a_mesh() {
         let check = |manifest: &str, expected: &[(Severity, &str, &str)]| {
             let input = Input::Text { name: "a.yaml".to_owned(), text: manifest.to_owned() };
-            let found = of_manifests(&[input], &[]);
+            let found = of_manifests(&[input], None, &[]);
             assert_eq!(found.len(), expected.len(), "{found:?}");
             for (found, (severity, field, what)) in found.iter().zip(expected) {
                 assert_eq!((found.severity, found.field.as_deref()), (*severity, Some(*field)));

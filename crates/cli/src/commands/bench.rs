@@ -21,7 +21,7 @@ pub(super) async fn bench(args: BenchArgs) -> Result<ExitCode> {
     let own = match args.own_manifests() {
         None => None,
         Some(path) => {
-            let manifests = super::change::load(&[input(path)], Unenforced::LeftOut)?;
+            let manifests = super::change::load(&[input(path)], None, Unenforced::LeftOut)?;
             let mut wrong = refused_fields(&manifests);
             wrong.extend(unknown_images(&manifests, None, &ImageSources::default()));
             if !wrong.is_empty() {

@@ -7,6 +7,7 @@ use ambit_machine::image::ImageMap;
 use ambit_machine::objects::{Changes, Kind, ObjectRef, Outcome};
 use ambit_machine::{Client, ImageArguments, PodInfo, Record, judge};
 use ambit_manifest::{Errors, Finding, Input, Manifests, Typed, Unenforced};
+use ambit_model::printable::printable;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
@@ -15,11 +16,15 @@ use crate::args::{ApplyArgs, DeleteArgs, ManifestArgs, Target};
 use crate::progress;
 
 /// Reads manifests, prints the warnings, and fails with everything that is wrong.
-pub(super) fn load(inputs: &[Input], unenforced: Unenforced) -> Result<Manifests> {
+pub(super) fn load(
+    inputs: &[Input],
+    namespace: Option<&str>,
+    unenforced: Unenforced,
+) -> Result<Manifests> {
     // Who types the manifests has the line to himself.
     let is_typed = inputs.iter().any(|it| matches!(it, Input::Stdin));
     let shown = (!is_typed).then(|| progress::shown("reading the manifests"));
-    let manifests = ambit_manifest::load_as(inputs, unenforced);
+    let manifests = ambit_manifest::load_in(inputs, namespace, unenforced);
     drop(shown);
     let manifests = manifests.or_else(|errors| refused(&errors, "applied"))?;
     warn(&manifests.warnings);
@@ -90,15 +95,15 @@ pub(super) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
         bail!(
             "in a cluster this is kubectl's job: {}; with --dry-run Ambit looks whether it \
              understands the manifests",
-            args.inputs.kubectl("apply")
+            args.inputs.kubectl(&args.namespace.kubectl("apply"))
         );
     }
-    let manifests = load(&args.inputs.inputs(), args.ignored.unenforced())?;
+    let manifests = load(&args.inputs.inputs(), args.namespace.asked(), args.ignored.unenforced())?;
     if args.kube.is_meant() {
         let count = manifests.objects.len();
         super::print_text(&format!(
             "{count} objects are understood; the cluster is asked by {}\n",
-            args.inputs.kubectl("apply --dry-run=server")
+            args.inputs.kubectl(&args.namespace.kubectl("apply --dry-run=server"))
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -148,16 +153,14 @@ pub(super) async fn import(
 
 /// Deletes what manifests name, or words.
 pub(super) async fn delete(args: DeleteArgs) -> Result<ExitCode> {
-    let DeleteArgs { namespace, ignore_not_found, manifests: args } = args;
+    let DeleteArgs { ignore_not_found, manifests: args } = args;
     if args.kube.is_meant() {
-        bail!("in a cluster this is kubectl's job: {}", args.inputs.kubectl("delete"));
+        let verb = args.namespace.kubectl("delete");
+        bail!("in a cluster this is kubectl's job: {}", args.inputs.kubectl(&verb));
     }
     let named = match args.inputs.targets() {
-        None if namespace.is_some() => {
-            bail!("-n is for objects that are named, as deployment/web; manifests name their own")
-        }
         Some(targets) => {
-            let namespace = namespace.as_deref().unwrap_or("default");
+            let namespace = args.namespace.asked().unwrap_or("default");
             let targets = targets.map_err(|error| anyhow!(error))?;
             let object = |it: Target| {
                 let namespace = it.kind.is_namespaced().then_some(namespace);
@@ -176,7 +179,7 @@ pub(super) async fn delete(args: DeleteArgs) -> Result<ExitCode> {
 }
 
 fn in_manifests(args: &ManifestArgs) -> Result<Vec<ObjectRef>> {
-    let names = ambit_manifest::load_names(&args.inputs.inputs());
+    let names = ambit_manifest::load_names(&args.inputs.inputs(), args.namespace.asked());
     let names = names.or_else(|errors| refused(&errors, "deleted"))?;
     warn(&names.warnings);
     if names.keys.is_empty() {
@@ -222,7 +225,7 @@ pub(super) fn print(changes: &Changes, dry_run: bool) -> Result<()> {
 /// Prints what the machine says of a change.
 pub(super) fn tell_warnings(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        eprintln!("warning: {}", printable(warning));
     }
 }
 

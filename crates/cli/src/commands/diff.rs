@@ -40,7 +40,8 @@ pub(super) async fn diff(args: DiffArgs) -> Result<ExitCode> {
 
 async fn differences(args: DiffArgs) -> Result<String> {
     let images = args.images.read()?;
-    let manifests = change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
+    let (inputs, ignored) = (args.inputs.inputs(), args.ignored.unenforced());
+    let manifests = change::load(&inputs, args.namespace.asked(), ignored)?;
     let client = Client::new(super::layout(&args.state));
     let existing = change::existing(&client).await?;
     change::check(&manifests, &existing, &change::known(&client, &images)?)?;

@@ -70,22 +70,28 @@ impl Meant<'_> {
     }
 }
 
-/// The pod that words mean: NAMESPACE/POD, or with the namespace apart POD and KIND/NAME, as
-/// kubectl takes it. KIND makes pods, or is one of `others`.
+/// The pod that words mean: NAMESPACE/POD, or as kubectl takes it KIND/NAME, in `default` or in a
+/// namespace that is named apart, where POD is enough. KIND makes pods, or is one of `others`. A
+/// word that is a kind is never a namespace: such a namespace must be named apart.
 pub(super) fn meant<'a>(
     words: &'a str,
     namespace: Option<&'a str>,
     others: &[Kind],
 ) -> Result<Meant<'a>> {
+    let is_meant =
+        |kind: Kind| kind == Kind::Pod || kind.has_pod_template() || others.contains(&kind);
+    let starts_with_kind = || {
+        let (word, _) = words.split_once('/')?;
+        kind_of(word).ok().filter(|kind| is_meant(*kind))
+    };
+    let namespace = namespace.or_else(|| starts_with_kind().map(|_| "default"));
     let (namespace, name, owner) = match (namespace, words.split_once('/')) {
         (None, Some((namespace, name))) => (namespace, name, None),
         (None, None) => bail!("{words:?}: name the pod as NAMESPACE/POD, or add -n NAMESPACE"),
         (Some(namespace), None) => (namespace, words, None),
         (Some(namespace), Some((word, name))) => match kind_of(word) {
             Ok(Kind::Pod) => (namespace, name, None),
-            Ok(kind) if kind.has_pod_template() || others.contains(&kind) => {
-                (namespace, name, Some(kind))
-            }
+            Ok(kind) if is_meant(kind) => (namespace, name, Some(kind)),
             _ => bail!(
                 "{words:?}: with -n write POD, pod/POD, or what makes it as deployment/NAME, not \
                  {word}/"
@@ -240,6 +246,10 @@ mod tests {
         check("sts/web", Some("shop"), Some(("shop", "web", Some(Kind::StatefulSet))));
         check("daemonset/web", Some("shop"), Some(("shop", "web", Some(Kind::DaemonSet))));
         check("job/web", Some("shop"), Some(("shop", "web", Some(Kind::Job))));
+        check("deploy/web", None, Some(("default", "web", Some(Kind::Deployment))));
+        check("sts/web", None, Some(("default", "web", Some(Kind::StatefulSet))));
+        check("pod/web", None, Some(("default", "web", None)));
+        check("svc/web", None, Some(("svc", "web", None)));
         check("svc/web", Some("shop"), None);
         let service = meant("svc/web", Some("shop"), &[Kind::Service]).expect("a service");
         assert_eq!(service.owner, Some(Kind::Service));

@@ -31,7 +31,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a machine and applies the manifests.
 pub(super) async fn up(args: UpArgs) -> Result<ExitCode> {
-    let manifests = super::change::load(&args.inputs.inputs(), args.ignored.unenforced())?;
+    let (inputs, ignored) = (args.inputs.inputs(), args.ignored.unenforced());
+    let manifests = super::change::load(&inputs, args.namespace.asked(), ignored)?;
     let images = args.pods.images.read()?;
     let config = config(&args, &images)?;
     super::change::check(&manifests, &nodes(&config)?, &images)?;

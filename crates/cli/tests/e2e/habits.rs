@@ -54,6 +54,7 @@ fn what_kubectls_users_type_does_what_they_expect() {
     execs(&machine);
     forwards_ports(&machine);
     logs(&machine);
+    namespaces(&machine);
     deletes(&machine);
     let footprint = machine.footprint();
     machine.run(&["down"]);
@@ -172,6 +173,8 @@ fn execs(machine: &Machine) {
     assert_eq!(machine.ambit(&words).status.code(), Some(7));
     let said = refused(machine, "exec -n app pod/nobody -- true");
     assert!(said.contains("nobody"), "{said}");
+    let said = refused(machine, "exec deploy/shop -- true");
+    assert!(said.contains("no running pod of Deployment default/shop"), "{said}");
     execs_with_files(machine);
 }
 
@@ -281,6 +284,21 @@ fn deletes(machine: &Machine) {
     let said = refused(machine, "delete -n app deploy shop");
     assert!(said.contains("Deployment app/shop does not exist"), "{said}");
     run(machine, "delete -n app deploy shop --ignore-not-found");
+}
+
+/// Manifests that name no namespace, as those of charts.
+fn namespaces(machine: &Machine) {
+    let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: placed}\ndata: {a: b}\n";
+    let said = machine.ambit_with(&["apply", "-n", "app", "-f", "-"], text);
+    assert_eq!(said.out, "ConfigMap app/placed created\n", "{}", said.err);
+    let said = machine.ambit_with(&["diff", "-n", "app", "-f", "-"], text);
+    assert!(said.status.success() && said.out.is_empty(), "{}{}", said.out, said.err);
+    let other = text.replace("{name: placed}", "{name: placed, namespace: app}");
+    let said = machine.ambit_with(&["apply", "-n", "default", "-f", "-"], &other);
+    let error = "the object is of namespace `app`, and -n says `default`; leave -n out";
+    assert!(!said.status.success() && said.err.contains(error), "{}", said.err);
+    let said = machine.ambit_with(&["delete", "-n", "app", "-f", "-"], text);
+    assert_eq!(said.out, "ConfigMap app/placed deleted\n", "{}", said.err);
 }
 
 /// A command that goes on, and what it has printed so far.

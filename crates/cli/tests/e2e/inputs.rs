@@ -52,6 +52,13 @@ const MANIFESTS: &[Manifest] = &[
                 remove it, or correct its spelling, case and indentation",
     },
     Manifest {
+        of: ACCOUNT,
+        text: "metadata: {name: \"\\e[31ma\\nerror: b\", namespace: app}\n",
+        error: "<stdin>:3: ServiceAccount app/\\u{1b}[31ma\\u{a}error: b: metadata.name: \
+                `\\u{1b}[31ma\\u{a}error: b` must consist of lower case letters, digits, `-` and \
+                `.`, and start and end with a letter or digit (RFC 1123 subdomain); correct it",
+    },
+    Manifest {
         of: SERVICE,
         text: "metadata: {name: a, namespace: app}\nspec: {ports: [{port: 70000}]}\n",
         error: "<stdin>:4: Service app/a: spec.ports[0].port: 70000 is not between 1 and 65535; \

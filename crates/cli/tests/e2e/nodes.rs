@@ -43,7 +43,7 @@ spec:
     metadata: {labels: {app: batch}}
     spec:
       terminationGracePeriodSeconds: 0
-      nodeSelector: {tier: batch}
+      nodeSelector: {tier: batch, kubernetes.io/os: linux, beta.kubernetes.io/os: linux}
       tolerations: [{key: dedicated, operator: Equal, value: batch, effect: NoSchedule}]
       containers: [{name: main, image: ambit/sample:1, command: [sleep, infinity]}]
 ---
@@ -178,6 +178,8 @@ fn what_is_the_machines_own_is_refused(machine: &Machine, client: &Writer) {
     );
     assert!(machine.run(&["describe", "node", "node-2"]).contains("dedicated=batch"));
     client.refused(client.send("DELETE", NODE, "application/json", ""), 405, "kubectl cordon");
-    let name = json!({"metadata": {"labels": {"kubernetes.io/hostname": "x"}}});
-    client.refused(client.patch(NODE, MERGE, &name), 422, "kubernetes.io/hostname");
+    for label in ["kubernetes.io/hostname", "kubernetes.io/arch"] {
+        let other = json!({"metadata": {"labels": {label: "x"}}});
+        client.refused(client.patch(NODE, MERGE, &other), 422, label);
+    }
 }

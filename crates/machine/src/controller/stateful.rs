@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use ambit_words::labels::{POD_INDEX, POD_NAME};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::{Value, json};
 
@@ -18,9 +19,6 @@ use crate::objects::{Kind, ObjectRef};
 
 /// The label that says of which template a pod of a StatefulSet or DaemonSet is.
 pub(crate) const REVISION: &str = "controller-revision-hash";
-/// The labels that name a pod of a StatefulSet, and its ordinal.
-const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
-const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 /// Where the status keeps the template of the pods below the partition.
 const EARLIER: &str = "/status/currentTemplate";
 

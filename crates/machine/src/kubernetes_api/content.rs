@@ -140,7 +140,7 @@ fn describe_node(node: &mut Value) {
         "containerRuntimeVersion": format!("ambit://{}", env!("CARGO_PKG_VERSION")),
         "kernelVersion": kernel.trim(),
         "operatingSystem": std::env::consts::OS,
-        "architecture": std::env::consts::ARCH,
+        "architecture": ambit_words::host_architecture(),
     });
 }
 

@@ -36,6 +36,8 @@ use crate::pod::{
 use crate::record::{Record, RecordError};
 use crate::registry::{ContainerStatus, Phase, PodStatus, replace_file, timestamp};
 
+/// What a pod says of itself before its first start.
+const STARTING: &str = "starting";
 /// First wait after a failed start.
 const BACK_OFF_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait after a failed start.
@@ -194,7 +196,7 @@ impl PodRun {
         let fresh = PodStatus {
             uid: names.uid.clone(),
             node: context.node.clone(),
-            reason: "starting".to_owned(),
+            reason: STARTING.to_owned(),
             ..PodStatus::default()
         };
         let own_restarts = adopted.as_ref().map_or(0, |status| {
@@ -302,7 +304,7 @@ impl PodRun {
         };
         let netns = self.set_up_network(&pod)?;
         if self.context.record.mesh && !self.host_network() {
-            "waiting to be captured".clone_into(&mut self.status.reason);
+            self.status.reason = reason_of_start(&self.status.reason).to_owned();
             self.write_status();
             let socket = self.context.layout.cni_socket(&self.context.node);
             let (netns, ips) = (self.status.netns.clone(), self.status.pod_ips.clone());
@@ -631,4 +633,27 @@ async fn until(time: Option<Instant>) {
 
 fn container_restarts(containers: &[ContainerStatus]) -> u32 {
     containers.iter().map(|container| container.restarts).sum()
+}
+
+/// What a pod says of itself that starts, by what it said before. Why the last attempt failed stays
+/// until the next one has an outcome: in between nothing is known that explains more.
+fn reason_of_start(before: &str) -> &str {
+    match before {
+        "" | STARTING => "waiting to be captured",
+        failed => failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_pod_does_not_start_is_said_until_it_does() {
+        let check = |before, expected| assert_eq!(reason_of_start(before), expected);
+        check("", "waiting to be captured");
+        check(STARTING, "waiting to be captured");
+        check("waiting to be captured", "waiting to be captured");
+        check("volume \"v\": there is no ConfigMap", "volume \"v\": there is no ConfigMap");
+    }
 }

@@ -4,7 +4,10 @@
 //! taints, and whether a node takes pods is the user's: by a Node manifest, or by kubectl's label,
 //! taint and cordon.
 
-use ambit_words::labels::{HOSTNAME, JOINED, OS, REGION, UNSCHEDULABLE, ZONE};
+use ambit_words::host_architecture;
+use ambit_words::labels::{
+    ARCHITECTURE, BETA_ARCHITECTURE, BETA_OS, HOSTNAME, JOINED, OS, REGION, UNSCHEDULABLE, ZONE,
+};
 use serde_json::{Map, Value, json};
 
 use super::admit::{Admission, ApplyError};
@@ -40,8 +43,9 @@ pub(crate) fn node_object(network: NodeNetwork, given: &NodeLabels) -> (ObjectRe
 /// The Node object of another machine that joined. The taint keeps pods away that do not ask for
 /// it: its images are its own.
 pub(crate) fn joined_node_object(network: NodeNetwork) -> (ObjectRef, Value) {
-    let (object, mut value) = node_object(network, &NodeLabels::default());
-    value["metadata"]["labels"][JOINED] = json!("");
+    let given = NodeLabels::default();
+    let (object, mut value) = node_object(network, &given);
+    value["metadata"]["labels"] = Value::Object(joined_labels(labels(&network.name(), &given)));
     value["spec"]["taints"] = json!([{"key": JOINED, "effect": "NoSchedule"}]);
     value["status"]["conditions"] = json!([ready(Some("it has not connected yet"))]);
     (object, value)
@@ -67,11 +71,21 @@ fn labels(name: &str, given: &NodeLabels) -> Map<String, Value> {
     let own = [
         (HOSTNAME, name.to_owned()),
         (OS, "linux".to_owned()),
+        (BETA_OS, "linux".to_owned()),
+        (ARCHITECTURE, host_architecture().to_owned()),
+        (BETA_ARCHITECTURE, host_architecture().to_owned()),
         (REGION, "local".to_owned()),
         (ZONE, name.replace("node", "zone")),
     ];
     let own = own.into_iter().map(|(key, value)| (key.to_owned(), json!(value)));
     own.chain(given.of(name).map(|(key, value)| (key.clone(), json!(value)))).collect()
+}
+
+/// Those of another computer, whose processor may be another.
+fn joined_labels(mut labels: Map<String, Value>) -> Map<String, Value> {
+    labels.insert(JOINED.to_owned(), json!(""));
+    labels.retain(|key, _| ![ARCHITECTURE, BETA_ARCHITECTURE].contains(&key.as_str()));
+    labels
 }
 
 impl Draft<'_> {
@@ -97,7 +111,7 @@ fn complete(
     let Some(old) = old else { return Err(ApplyError::NoNode { object: object.clone() }) };
     let mut merged = labels(&object.name, &admission.node_labels);
     if is_joined(old) {
-        merged.insert(JOINED.to_owned(), json!(""));
+        merged = joined_labels(merged);
     }
     let asked = value.pointer("/metadata/labels").and_then(Value::as_object);
     for (key, asked) in asked.into_iter().flatten() {
@@ -196,20 +210,24 @@ mod tests {
         let labels = admitted(asked, &node()).expect("it is taken")["metadata"]["labels"].clone();
         let expected = json!({
             "disk": "tape", "a": "b", ZONE: "here", HOSTNAME: "node-1", OS: "linux",
-            REGION: "local",
+            REGION: "local", BETA_OS: "linux", ARCHITECTURE: host_architecture(),
+            BETA_ARCHITECTURE: host_architecture(),
         });
         assert_eq!(labels, expected);
         let back = admitted(json!({"metadata": {}}), &node()).expect("it is taken");
         assert_eq!(back["metadata"]["labels"]["disk"], "ssd", "the command's comes back");
-        let other = admitted(json!({"metadata": {"labels": {HOSTNAME: "x"}}}), &node());
-        let refused = other.expect_err("it is another node").to_string();
-        assert!(refused.contains("metadata.labels.kubernetes.io/hostname"), "{refused}");
+        for label in FIXED {
+            let other = admitted(json!({"metadata": {"labels": {label: "x"}}}), &node());
+            let refused = other.expect_err("it is another node").to_string();
+            assert!(refused.contains(&format!("metadata.labels.{label}")), "{refused}");
+        }
     }
 
     #[test]
     fn a_node_that_joined_says_so_and_its_taint_is_the_users() {
         let joined = joined_node_object(NodeNetwork::new(3)).1;
         assert_eq!(joined["spec"]["taints"][0]["key"], JOINED);
+        assert!(joined["metadata"]["labels"].get(ARCHITECTURE).is_none(), "nobody knows it here");
         assert_eq!(joined["status"]["conditions"][0]["status"], "Unknown");
         assert!(is_joined(&joined) && !is_joined(&node()));
         let object = ObjectRef::new(Kind::Node, None, "node-3");

@@ -112,6 +112,12 @@ const RESOURCES: &[&str] = &["limits", "requests"];
 /// Likewise of requests: a machine sets nothing aside, and every pod has a place on it.
 const REQUESTS: &[&str] = &["cpu", "memory"];
 
+/// `false` asks for user namespaces; of every other switch without effect it asks for nothing.
+const HOST_USERS: &str = "hostUsers";
+/// Fields without effect, with the value that is so anyway.
+const DEFAULTS: [(&str, &str); 3] =
+    [("mountPropagation", "None"), ("procMount", "Default"), ("recursiveReadOnly", "Disabled")];
+
 /// Which limits of containers a machine holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limited {
@@ -216,12 +222,21 @@ fn security(holder: &Value, path: &str, found: &mut Vec<String>) {
 fn unknown(value: &Value, known: &[&str], path: &str, found: &mut Vec<String>) {
     let empty = Map::new();
     for (field, value) in value.as_object().unwrap_or(&empty) {
-        let nothing = value.is_null()
-            || value.as_array().is_some_and(Vec::is_empty)
-            || value.as_object().is_some_and(Map::is_empty);
-        if !nothing && !known.contains(&field.as_str()) {
+        if !known.contains(&field.as_str()) && !is_so_anyway(field, value) {
             found.push(format!("{path}.{field}"));
         }
+    }
+}
+
+/// Whether a field without effect asks for nothing, or for what every pod has.
+fn is_so_anyway(field: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is_on) => !is_on && field != HOST_USERS,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.iter().all(|(field, value)| is_so_anyway(field, value)),
+        Value::String(text) => DEFAULTS.contains(&(field, text)),
+        Value::Number(_) => false,
     }
 }
 
@@ -260,7 +275,9 @@ mod tests {
                 },
                 "livenessProbe": {"httpGet": {"port": 1, "scheme": "HTTPS"}},
                 "readinessProbe": {"udpSocket": {"port": 1}},
-                "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "None"}],
+                "volumeMounts": [
+                    {"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"},
+                ],
             }],
         });
         let mut found = without_effect(&spec, "spec", false, NONE);
@@ -280,6 +297,23 @@ mod tests {
                 "spec.volumes[3].projected.sources[0].serviceAccountToken",
             ]
         );
+    }
+
+    #[test]
+    fn what_is_so_anyway_is_not_named() {
+        let check = |spec: serde_json::Value, expected: &[&str]| {
+            assert_eq!(without_effect(&spec, "spec", false, NONE), expected, "{spec}");
+        };
+        let of = |context| json!({"containers": [{"name": "c", "securityContext": context}]});
+        check(of(json!({"privileged": false, "procMount": "Default"})), &[]);
+        let privileged = "spec.containers[0].securityContext.privileged";
+        check(of(json!({"privileged": true})), &[privileged]);
+        let mount = json!({"name": "v", "mountPath": "/v", "mountPropagation": "None"});
+        check(json!({"containers": [{"name": "c", "volumeMounts": [mount]}]}), &[]);
+        check(json!({"dnsConfig": {"options": []}, "hostPID": false}), &[]);
+        check(json!({"dnsConfig": {"options": [{"name": "ndots"}]}}), &["spec.dnsConfig"]);
+        check(json!({"hostUsers": false}), &["spec.hostUsers"]);
+        check(json!({"hostPID": true}), &["spec.hostPID"]);
     }
 
     #[test]

@@ -193,13 +193,13 @@ impl All<'_> {
     fn holds_for(&self, policy: &AuthorizationPolicy, pods: &Pods<'_>) -> bool {
         let mut attached = policy::services(policy).peekable();
         match &policy.spec.selector {
-            Some(selector) if selects(&selector.match_labels, pods.labels) => true,
+            Some(selector) if pods.are_meant(&selector.match_labels) => true,
             None if attached.peek().is_none() => true,
             _ => attached.any(|service| {
                 let key = ObjectKey::new(Kind::Service, &service.namespace, &service.name);
                 let Some(Typed::Service(object)) = self.objects.get(&key) else { return false };
                 *service.namespace == *pods.namespace
-                    && selector(object).is_some_and(|it| selects(it, pods.labels))
+                    && selector(object).is_some_and(|it| pods.are_meant(it))
             }),
         }
     }
@@ -234,7 +234,7 @@ impl All<'_> {
                     || selects(labels, entry.metadata.labels.as_ref()))
         });
         let pods = self.pods(scope);
-        if pods.iter().any(|pods| selects(labels, pods.labels)) || entries.count() > 0 {
+        if pods.iter().any(|pods| pods.are_meant(labels)) || entries.count() > 0 {
             return;
         }
         let place = match scope {

@@ -9,7 +9,7 @@ use ambit_model::policy::TextMatch;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::service::{ProviderService, Wrong};
+use super::service::{Number, ProviderService, Wrong};
 use crate::matching::{is_token, text};
 use crate::remarks::Remarks;
 use crate::{FieldPath, decode, finding};
@@ -31,7 +31,7 @@ pub struct ExtAuthz {
 #[serde(rename_all = "camelCase", default)]
 struct Http {
     service: String,
-    port: u32,
+    port: Number,
     timeout: Option<String>,
     fail_open: bool,
     status_on_error: Option<Value>,
@@ -50,7 +50,7 @@ struct Http {
 #[serde(rename_all = "camelCase", default)]
 struct Grpc {
     service: String,
-    port: u32,
+    port: Number,
     timeout: Option<String>,
     fail_open: bool,
     status_on_error: Option<Value>,
@@ -61,7 +61,7 @@ struct Grpc {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Body {
-    max_request_bytes: u32,
+    max_request_bytes: Number,
     allow_partial_message: bool,
     pack_as_bytes: bool,
 }
@@ -171,7 +171,8 @@ fn status(written: Option<&Value>, at: &FieldPath) -> Result<u16, Wrong> {
 
 fn body(written: Option<&Body>, at: &FieldPath) -> Result<Option<BodyCheck>, Wrong> {
     let Some(written) = written else { return Ok(None) };
-    let Body { max_request_bytes: max_bytes, allow_partial_message, pack_as_bytes } = *written;
+    let Body { max_request_bytes: Number(max_bytes), allow_partial_message, pack_as_bytes } =
+        *written;
     if !(1..=MAX_CHECKED_BODY_BYTES).contains(&max_bytes) {
         let at = at.field("includeRequestBodyInCheck").field("maxRequestBytes");
         let what = format!("{max_bytes} is out of range: at most {MAX_CHECKED_BODY_BYTES}");

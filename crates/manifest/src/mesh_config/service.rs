@@ -1,5 +1,9 @@
 //! Where a provider is.
 
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+
 use crate::FieldPath;
 
 /// The service of a provider: `[NAMESPACE/]HOST` and its port.
@@ -16,9 +20,44 @@ pub struct ProviderService {
 /// A field, what is wrong with it, and what to do about it.
 pub(super) type Wrong = (FieldPath, String, &'static str);
 
+/// A number, which protobuf's JSON may have in quotes: Istio's documents write ports so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Number(pub(super) u32);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Digits)
+    }
+}
+
+struct Digits;
+
+impl Visitor<'_> for Digits {
+    type Value = Number;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The type's name: type errors put it into words.
+        f.write_str("u32")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Number, E> {
+        let wrong = |_| E::invalid_value(Unexpected::Unsigned(number), &self);
+        u32::try_from(number).map(Number).map_err(wrong)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Number, E> {
+        let wrong = |_| E::invalid_value(Unexpected::Signed(number), &self);
+        u32::try_from(number).map(Number).map_err(wrong)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Number, E> {
+        text.parse().map(Number).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
 impl ProviderService {
     /// The service of a provider that is written with `service` and `port`.
-    pub fn read(service: &str, port: u32, at: &FieldPath) -> Result<Self, Wrong> {
+    pub(super) fn read(service: &str, Number(port): Number, at: &FieldPath) -> Result<Self, Wrong> {
         let (namespace, host) = match service.split_once('/') {
             Some((namespace, host)) => (Some(namespace), host),
             None => (None, service),

@@ -13,10 +13,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::service::{ProviderService, Wrong};
+use super::service::{Number, ProviderService, Wrong};
 use crate::FieldPath;
 use crate::matching::is_token;
 use crate::remarks::Remarks;
+use crate::type_errors::TypeError;
 
 /// The only file that a log can be written to.
 const STDOUT: &str = "/dev/stdout";
@@ -136,8 +137,8 @@ impl WrittenLog {
 #[serde(rename_all = "camelCase", default)]
 struct OpenTelemetry {
     service: String,
-    port: u32,
-    max_tag_length: Option<u32>,
+    port: Number,
+    max_tag_length: Option<Number>,
     http: Option<HttpExport>,
     grpc: Option<GrpcExport>,
 }
@@ -169,7 +170,7 @@ struct HeaderValue {
 #[serde(rename_all = "camelCase", default)]
 struct OtelLog {
     service: String,
-    port: u32,
+    port: Number,
     log_format: LogFormat,
 }
 
@@ -215,7 +216,10 @@ fn read<T: DeserializeOwned>(
     for other in others {
         remarks.unhonoured(true, &at.field(&other), "it has no effect", "remove it");
     }
-    read.map_err(|error| (at.clone(), error.to_string(), "write a value of the expected type"))
+    read.map_err(|error| {
+        let TypeError { what, remedy } = TypeError::new(&error.to_string());
+        (at.clone(), what, remedy)
+    })
 }
 
 fn spans(value: &Value, at: &FieldPath, remarks: &mut Remarks) -> Result<TelemetryProvider, Wrong> {
@@ -244,7 +248,7 @@ fn spans(value: &Value, at: &FieldPath, remarks: &mut Remarks) -> Result<Telemet
         (None, None) => (Way::Grpc(Vec::new()), None, at.clone()),
     };
     let timeout = timeout(limit.as_deref(), &at_limit)?;
-    let max = it.max_tag_length.and_then(|it| usize::try_from(it).ok());
+    let max = it.max_tag_length.and_then(|Number(it)| usize::try_from(it).ok());
     let max_tag_bytes = max.filter(|it| *it > 0).unwrap_or(DEFAULT_TAG_BYTES);
     Ok(TelemetryProvider::Spans { export: Export { service, way, timeout }, max_tag_bytes })
 }

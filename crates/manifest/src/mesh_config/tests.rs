@@ -41,6 +41,40 @@ fn what_is_used_is_read_and_the_rest_is_a_remark() {
 }
 
 #[test]
+fn numbers_may_be_in_quotes() {
+    let check = |port: &str, expected: Result<u16, &str>| {
+        for kind in ["envoyExtAuthzGrpc", "envoyExtAuthzHttp", "opentelemetry", "envoyOtelAls"] {
+            let text = format!("  {kind}: {{service: a.shop.svc.x, port: {port}}}");
+            let (found, remark) = provider(&text);
+            let found = match &found {
+                Provider::ExtAuthz(it) => Ok(it.service.port),
+                Provider::Telemetry(TelemetryProvider::Spans { export, .. }) => {
+                    Ok(export.service.port)
+                }
+                Provider::Telemetry(_) => expected.map_err(str::to_owned),
+                Provider::Unusable(_) => Err(remark),
+            };
+            match expected {
+                Ok(port) => assert_eq!(found, Ok(port), "{text}"),
+                Err(part) => assert!(found.is_err_and(|it| it.contains(part)), "{text}"),
+            }
+        }
+    };
+    check("9000", Ok(9000));
+    check("\"9000\"", Ok(9000));
+    check("\"90 00\"", Err("is the text \"90 00\", and must be a whole number from 0 to"));
+    check("-1", Err("is the number `-1`, and must be a whole number from 0 to"));
+    check("70000", Err("70000 is not a port"));
+    check("true", Err("must be a whole number"));
+    check("\"\"", Err("must be a whole number"));
+    let (found, _) = provider(
+        "  envoyExtAuthzGrpc:\n    service: a.shop.svc.x\n    port: \"9\"\n    \
+         includeRequestBodyInCheck: {maxRequestBytes: \"4096\"}",
+    );
+    assert!(matches!(found, Provider::ExtAuthz(_)), "{found:?}");
+}
+
+#[test]
 fn a_configuration_that_is_none_has_no_provider() {
     for text in ["a: [", "- a", "a: 1\n---\nb: 1"] {
         let (config, remarks) = of(text);

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::claims;
 use super::core::{number, one_of};
 use super::names::{self, require};
-use super::nodes;
+use super::{nodes, volumes};
 use crate::finding::{Issues, Path};
 use crate::quantity::quantity;
 
@@ -62,6 +62,7 @@ pub(crate) fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
         }
     }
     nodes::tolerations(spec.tolerations.as_deref().unwrap_or_default(), at, issues);
+    volumes::volumes(spec, at, issues);
     let mut names_seen = BTreeSet::new();
     let lists = [
         ("initContainers", spec.init_containers.as_deref().unwrap_or_default(), true),
@@ -111,6 +112,7 @@ fn container(container: &Container, at: &Path, issues: &mut Issues) {
     }
     let ports = container.ports.as_deref().unwrap_or_default();
     container_ports(ports, &at.field("ports"), issues);
+    volumes::mounts(container.volume_mounts.as_deref(), at, issues);
     for (index, variable) in container.env.iter().flatten().enumerate() {
         env(variable, &at.field("env").index(index), issues);
     }

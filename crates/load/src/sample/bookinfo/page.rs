@@ -157,7 +157,9 @@ fn write_rating(page: &mut String, rating: Option<&Rating>) {
 }
 
 fn missing(page: &mut String, what: &str) {
-    *page += "<p class=\"bad\">Sorry, ";
+    *page += "<h4>Error fetching ";
+    *page += what;
+    *page += "!</h4>\n<p class=\"bad\">Sorry, ";
     *page += what;
     *page += " are currently unavailable for this book.</p>";
 }

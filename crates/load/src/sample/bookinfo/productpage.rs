@@ -1,7 +1,7 @@
 //! The front end of bookinfo: a page made from the answers of details and reviews.
 //!
-//! A page with a missing part has status 500, where the original sends 200 and an apology: a load
-//! generator must see that a call failed.
+//! A page with a missing part has status 200 and an apology, as the original's. With
+//! `FAIL_INCOMPLETE=true` it has status 500: a load generator must see that a call failed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use super::{Service, ServiceError, forwarded, json, not_found, product, response
 use crate::sample::client::{Answered, Client};
 use crate::sample::server;
 
+/// `true` has a page with a missing part fail. The original does not know the variable.
+const FAIL_INCOMPLETE: &str = "FAIL_INCOMPLETE";
 /// How long each service may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// How often reviews is asked, as the original does.
@@ -47,6 +49,7 @@ pub(crate) struct Closing {
 #[derive(Debug)]
 pub(crate) struct Productpage {
     keep_alive: bool,
+    fails_incomplete: bool,
     client: Client,
     details: Service,
     reviews: Service,
@@ -61,6 +64,7 @@ impl Productpage {
     ) -> Result<Self, ServiceError> {
         Ok(Self {
             keep_alive: !closing.close,
+            fails_incomplete: variable(FAIL_INCOMPLETE).is_some_and(|it| it == "true"),
             client: Client::new(TIMEOUT, !closing.close_upstream),
             details: Service::named("details", &variable)?,
             reviews: Service::named("reviews", &variable)?,
@@ -102,7 +106,10 @@ impl Productpage {
         let details: Option<Details> = details.and_then(|body| read(&body));
         let reviews: Option<Reviews> = reviews.and_then(|body| read(&body));
         let is_complete = details.is_some() && reviews.as_ref().is_some_and(Reviews::is_complete);
-        let status = if is_complete { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+        let status = match self.fails_incomplete && !is_complete {
+            true => StatusCode::INTERNAL_SERVER_ERROR,
+            false => StatusCode::OK,
+        };
         response(status, HTML, page::page(details.as_ref(), reviews.as_ref()))
     }
 
@@ -214,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_on_which_something_is_missing_has_failed() {
+    async fn a_page_on_which_something_is_missing_says_so_and_may_fail() {
         let client = async {
             let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let (details, _details) = start(&["details", "--two-writes"], &[]);
@@ -229,13 +236,17 @@ mod tests {
             let (reviews, _reviews) = start(&["reviews", "--version", "v2"], &environment);
             for (reviews_port, part) in [
                 (port(reviews), "Ratings service is currently unavailable"),
+                (gone_port.clone(), "Error fetching product reviews!"),
                 (gone_port.clone(), "Sorry, product reviews are currently unavailable"),
             ] {
                 let all = [&environment[..], &[("REVIEWS_SERVICE_PORT", &*reviews_port)]].concat();
-                let (front, _front) = start(&["productpage"], &all);
-                let page = exchange(front, "/productpage").await.remove(0);
-                assert!(page.starts_with("500 "), "{page}");
-                assert!(page.contains(part) && page.contains("<td>William Shakespeare</td>"));
+                for (fails, status) in [("true", "500 "), ("false", "200 ")] {
+                    let all = [&all[..], &[("FAIL_INCOMPLETE", fails)]].concat();
+                    let (front, _front) = start(&["productpage"], &all);
+                    let page = exchange(front, "/productpage").await.remove(0);
+                    assert!(page.starts_with(status), "{page}");
+                    assert!(page.contains(part) && page.contains("<td>William Shakespeare</td>"));
+                }
             }
         };
         LocalSet::new().run_until(client).await;

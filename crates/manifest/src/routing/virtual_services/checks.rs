@@ -15,8 +15,11 @@ pub(crate) fn check_virtual_service(service: &VirtualService, issues: &mut Objec
     remarks::report(&virtual_service(service, &around, None).remarks, issues);
     let at = FieldPath::at("spec");
     if !service.spec.is_of_mesh() {
-        let what = "it is for gateways alone, and Ambit runs none: nothing of it is in force";
-        issues.warn(&at.field("gateways"), what, "add `mesh`, or leave `gateways` out");
+        let what = "it is for Istio's gateways alone, and Ambit's are those of the Gateway API: \
+                    nothing of it is in force";
+        let remedy = "use a Gateway of gateway.networking.k8s.io with an HTTPRoute; for requests \
+                      within the mesh add `mesh`";
+        issues.warn(&at.field("gateways"), what, remedy);
     }
 }
 
