@@ -371,7 +371,7 @@ pub(super) fn run_outer() -> anyhow::Result<ExitCode> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(SHIPPED_BINARY).args(["lab-machine", INNER]);
     // What the caller's caller left open is none of the machine's, let alone of its pods'.
-    process::start_with_only(&mut command, None);
+    process::start_with_standard_only(&mut command);
     command.spawn().context("start process 1 of the machine")?;
     Ok(ExitCode::SUCCESS)
 }

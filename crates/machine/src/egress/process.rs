@@ -46,7 +46,7 @@ pub(crate) fn start(binary: &Path, egress: &Egress) -> io::Result<OwnedFd> {
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    process::start_with_only(&mut command, None);
+    process::start_with_standard_only(&mut command);
     // The runtime collects it if it ends before the caller.
     let _child = tokio::process::Command::from(command).spawn()?;
     Ok(ours.into())

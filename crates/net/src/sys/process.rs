@@ -352,16 +352,10 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     check(result as libc::c_int).map(drop)
 }
 
-/// Lets `command` inherit this descriptor, under the number that it has here, and nothing else but
-/// its standard input, output and error. No other child of this process inherits it.
-pub fn start_with_only(command: &mut Command, inherited: Option<OwnedFd>) {
-    // SAFETY: between fork and exec the closure makes system calls only, and its error has no heap.
-    unsafe {
-        command.pre_exec(move || {
-            close_on_exec_from(3)?;
-            inherited.as_ref().map_or(Ok(()), let_inherit)
-        });
-    }
+/// Lets `command` inherit nothing but its standard input, output and error.
+pub fn start_with_standard_only(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call; its error has no heap.
+    unsafe { command.pre_exec(|| close_on_exec_from(3)) };
 }
 
 /// Lets a descriptor survive every later exec of this process' children, under the same number.
