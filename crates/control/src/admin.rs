@@ -211,6 +211,7 @@ impl Admin {
                 cluster_id: builder.mesh().cluster_id.to_string(),
                 trust_domain: builder.mesh().trust_domain.to_string(),
                 root_namespace: builder.mesh().root_namespace.to_string(),
+                cluster_domain: Some(builder.mesh().domain.to_string()),
             },
             objects: Objects {
                 pods: store.pods().count(),

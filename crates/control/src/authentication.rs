@@ -1,4 +1,5 @@
-//! Authentication: whether a call comes from a node's proxy, or from a waypoint's pod.
+//! Authentication: whether a call comes from a node's proxy, from a waypoint's pod or, in a
+//! cluster, from a WorkloadEntry's computer.
 //!
 //! The token is checked before the body of a call is read, and no other caller is served. The first
 //! such call proves the connection: see [`crate::listener`].
@@ -9,14 +10,16 @@ use std::time::SystemTime;
 
 use ambit_log::{KNOWN, STRANGERS, Throttle};
 use ambit_model::Text;
+use ambit_words::names::WORKLOAD_ENTRY_METADATA;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use crate::callers::{Caller, CallerError, Callers, SpeaksFor};
+use crate::entry_callers::{self, EntryRefusal};
 use crate::listener::Remote;
 use crate::world::World;
 
-/// Knows the proxies of nodes and the pods of waypoints.
+/// Knows the proxies of nodes, the pods of waypoints and the computers of WorkloadEntries.
 #[derive(Clone)]
 pub(crate) struct Authentication {
     pub(crate) callers: Callers,
@@ -31,12 +34,17 @@ pub(crate) enum Refusal {
     /// Nobody can say whose it is.
     #[error(transparent)]
     Caller(#[from] CallerError),
-    /// The token belongs to another account, and its pod is no waypoint's.
+    /// The token belongs to another account, its pod is no waypoint's, and no WorkloadEntry is
+    /// named.
     #[error(
         "{0} is neither the account of a node proxy (see --trusted-node-accounts) nor that of a \
-         waypoint whose pod this is"
+         waypoint whose pod this is; a workload entry's computer names it in the metadata \
+         {WORKLOAD_ENTRY_METADATA}"
     )]
     Untrusted(String),
+    /// It is not the computer of the WorkloadEntry that it names.
+    #[error(transparent)]
+    Entry(#[from] EntryRefusal),
 }
 
 impl Refusal {
@@ -44,7 +52,7 @@ impl Refusal {
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Caller(error) => error.status(),
-            Self::Untrusted(_) => Status::permission_denied(self.to_string()),
+            Self::Untrusted(_) | Self::Entry(_) => Status::permission_denied(self.to_string()),
         }
     }
 
@@ -64,7 +72,7 @@ impl Refusal {
         match self {
             Self::Caller(CallerError::Unknown(_)) => "unavailable",
             Self::Caller(_) => "unauthenticated",
-            Self::Untrusted(_) => "denied",
+            Self::Untrusted(_) | Self::Entry(_) => "denied",
         }
     }
 }
@@ -104,9 +112,22 @@ impl Authentication {
         let is_trusted = |(namespace, name): &(Text, Text)| {
             **namespace == *caller.namespace && **name == *caller.service_account
         };
-        let is_node = caller.speaks_for == SpeaksFor::Node;
-        if is_node && self.trusted_accounts.iter().any(is_trusted) {
+        let is_trusted = self.trusted_accounts.iter().any(is_trusted);
+        // Machines sign their own tokens and have no computers of WorkloadEntries.
+        let named = match &self.callers {
+            Callers::Reviewed(_) => metadata.get(WORKLOAD_ENTRY_METADATA),
+            Callers::Own(_) => None,
+        };
+        // What the token of a pod proves is no matter of metadata.
+        if is_trusted
+            && caller.speaks_for == SpeaksFor::Node
+            && (named.is_none() || caller.pod.is_some())
+        {
             return Ok(caller);
+        }
+        if let Some(named) = named {
+            let called = entry_callers::Call { caller, named, is_node_account: is_trusted };
+            return Ok(called.judge(&self.world).await?);
         }
         Err(Refusal::Untrusted(caller.subject()))
     }

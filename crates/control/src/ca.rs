@@ -25,8 +25,8 @@ use ambit_wire::admin::{self, RotationPhase};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use self::ledger::{Absorbed, CROWDED_TTL, Full, HELD_CROWDED, Ledger, RevokeError, unix};
-pub(crate) use self::ledger::{Issued, Revoked, Which};
+use self::ledger::{Absorbed, CROWDED_TTL, Full, Ledger, RevokeError, crowded_from, unix};
+pub(crate) use self::ledger::{Issued, OF_ENTRIES, Revoked, Which};
 use self::shared::Shared;
 use crate::durable::{self, FileError, PRIVATE, PUBLIC};
 
@@ -279,7 +279,7 @@ impl CertificateAuthority {
     ) -> Result<(Vec<String>, Issued), CaError> {
         let mut inner = self.inner();
         let held = inner.ledger.admit(identity, node, now)?;
-        let ttl = if held < HELD_CROWDED { ttl } else { ttl.min(CROWDED_TTL) };
+        let ttl = if held < crowded_from(node) { ttl } else { ttl.min(CROWDED_TTL) };
         let chain = inner.bundle.sign(csr_pem, identity, ttl, now)?;
         let leaf = CertificateSummary::from_pem(chain.first().map_or("", String::as_str))?;
         let entry = Issued {
@@ -799,7 +799,7 @@ mod tests {
     fn who_holds_many_certificates_gets_short_ones() {
         let now = SystemTime::now();
         let bed = Bed::new("crowded", now);
-        let lives: Vec<u64> = (0..=HELD_CROWDED)
+        let lives: Vec<u64> = (0..=crowded_from("n1"))
             .map(|_| bed.sign(DAY, now))
             .map(|issued| issued.not_after - issued.issued_at)
             .collect();

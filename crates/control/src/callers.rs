@@ -1,4 +1,5 @@
-//! Callers: verifies the bearer token of a node's proxy or of a waypoint's pod.
+//! Callers: verifies the bearer token of a node's proxy, of a waypoint's pod or of a
+//! WorkloadEntry's computer.
 //!
 //! On one machine control signs the tokens itself, and accepts one only from an address of its node
 //! or pod: a copy of a token is useless elsewhere. In a cluster the API server signs them, and only
@@ -14,6 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ambit_apiserver::ANSWER_TIMEOUT;
 use ambit_manifest::ObjectName;
+use ambit_model::Text;
 use ambit_model::names::ServiceName;
 use ambit_tls::token::{Claims, PodClaim, TokenError, TokenVerifier};
 use ambit_words::error_chain;
@@ -32,6 +34,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 use zeroize::Zeroizing;
 
+use crate::ca::OF_ENTRIES;
 use crate::issuer::{Issuer, Signature, Source, Turns};
 use crate::kubernetes::{ApiError, answer};
 use crate::world::World;
@@ -52,7 +55,7 @@ pub(crate) struct Caller {
     pub(crate) namespace: String,
     /// Name of its service account.
     pub(crate) service_account: String,
-    /// The node it is bound to; empty if unknown.
+    /// The node it is bound to; empty if unknown, and for a WorkloadEntry's computer.
     pub(crate) node: String,
     /// When its token ends.
     pub(crate) expires_at: SystemTime,
@@ -63,12 +66,24 @@ pub(crate) struct Caller {
 }
 
 /// For whom a caller speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SpeaksFor {
     /// All pods of its node, if its account is trusted.
     Node,
     /// Itself alone, if its pod is a waypoint's.
     Waypoint,
+    /// Itself alone, as the computer of this WorkloadEntry. No token says so: it is judged at each
+    /// call, see [`crate::entry_callers`].
+    Entry(EntryClaim),
+}
+
+/// The WorkloadEntry whose computer calls, of the caller's namespace and account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EntryClaim {
+    /// Its name.
+    pub(crate) name: Text,
+    /// Its uid: another of the same name is not the one that was judged.
+    pub(crate) uid: Text,
 }
 
 impl Caller {
@@ -84,12 +99,35 @@ impl Caller {
         world.gateway_of(&self.namespace, &self.service_account, pod)
     }
 
-    /// Whom its calls, streams and connections count for: its node, or its pod, which no node has
-    /// the name of.
+    /// Whom its calls, streams and connections count for: its node, its pod or its WorkloadEntry.
+    /// The three have no name in common: a node's holds no slash, and a pod's, with the namespace,
+    /// no colon.
     pub(crate) fn account_holder(&self) -> String {
-        match (self.speaks_for, &self.pod) {
+        match (&self.speaks_for, &self.pod) {
+            (SpeaksFor::Entry(entry), _) => {
+                format!("{OF_ENTRIES}{}/{}", self.namespace, entry.name)
+            }
             (SpeaksFor::Waypoint, Some(pod)) => format!("{}/{}", self.namespace, pod.name),
             _ => self.node.clone(),
+        }
+    }
+
+    /// Whom its certificates count for: its node, or all WorkloadEntries of its account. Whoever
+    /// may make WorkloadEntries could make as many as there is room for certificates.
+    pub(crate) fn certificate_holder(&self) -> String {
+        match &self.speaks_for {
+            SpeaksFor::Entry(_) => {
+                format!("{OF_ENTRIES}{}/{}", self.namespace, self.service_account)
+            }
+            SpeaksFor::Node | SpeaksFor::Waypoint => self.node.clone(),
+        }
+    }
+
+    /// Who it is, in messages.
+    pub(crate) fn title(&self) -> String {
+        match &self.speaks_for {
+            SpeaksFor::Entry(entry) => format!("workload entry {}/{}", self.namespace, entry.name),
+            SpeaksFor::Node | SpeaksFor::Waypoint => self.account_holder(),
         }
     }
 
@@ -422,12 +460,21 @@ fn accept(status: TokenReviewStatus, expires_at: SystemTime) -> Result<Caller, C
         let values = extra.get(&format!("authentication.kubernetes.io/{name}"));
         values.and_then(|values| values.first()).cloned()
     };
+    let pod = match (first("pod-name"), first("pod-uid")) {
+        (Some(name), Some(uid)) => Some(PodClaim { name, uid }),
+        (None, None) => None,
+        // Half of a claim must not pass for the token of no pod.
+        _ => {
+            let what = "the API server names a pod without its uid, or a uid without its pod";
+            return Err(CallerError::Refused(what.to_owned()));
+        }
+    };
     Ok(Caller {
         namespace: namespace.to_owned(),
         service_account: service_account.to_owned(),
         node: first("node-name").unwrap_or_default(),
         expires_at,
-        pod: first("pod-name").zip(first("pod-uid")).map(|(name, uid)| PodClaim { name, uid }),
+        pod,
         speaks_for: SpeaksFor::Node,
     })
 }

@@ -14,6 +14,7 @@
 //! | `world` | the current state, shared |
 //! | `xds_server`, `listener` | delta discovery, and TLS below it |
 //! | `callers`, `authentication` | who a token belongs to, and whether that is a node proxy |
+//! | `entry_callers` | whether it is the computer of a WorkloadEntry |
 //! | `ca` | the certificate authority |
 //! | `jwks` | the keys of token issuers, fetched |
 //! | [`acme`] | the conversation with a directory that issues certificates |
@@ -30,6 +31,7 @@ mod callers;
 pub mod config;
 mod delta_service;
 mod durable;
+mod entry_callers;
 mod exchange;
 mod http_server;
 mod issuer;

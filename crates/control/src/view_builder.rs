@@ -713,9 +713,8 @@ impl Builder {
                 let (pod, state) = self.store.pod(name)?;
                 let node = self.store.node(&pod.node);
                 let mesh = &self.mesh;
-                let mut workload =
+                let workload =
                     workloads::build(mesh, name, pod, state, node, &namespace, gateways)?;
-                workload.registry_only = self.store.mesh_config().registry_only;
                 (workload, self.store.served_by_pod(&self.mesh, name, pod, state))
             }
             Member::Entry(name) => {
@@ -724,6 +723,8 @@ impl Builder {
                 (workload, self.store.served_by_entry(&self.mesh, name, entry))
             }
         };
+        // Also a WorkloadEntry's computer may have a proxy.
+        workload.registry_only = self.store.mesh_config().registry_only;
         workload.policies = self.store.policies_of(&self.mesh, member, serving.keys());
         workload.services = Arc::new(serving);
         Some(workload)

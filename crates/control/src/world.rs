@@ -13,7 +13,7 @@ use std::time::Instant;
 use ambit_manifest::ObjectName;
 use ambit_manifest::gateway::Position;
 use ambit_model::Text;
-use ambit_model::identity::Identity;
+use ambit_model::identity::{DEFAULT_SERVICE_ACCOUNT, Identity};
 use ambit_model::names::ServiceName;
 use ambit_model::view::Change;
 use ambit_tls::token::PodClaim;
@@ -159,6 +159,22 @@ impl World {
         })
     }
 
+    /// What decides whose computer may speak for a WorkloadEntry. One that is being deleted is
+    /// gone: a finalizer must not keep its computer in the mesh.
+    pub(crate) fn entry(&self, name: &ObjectName) -> Option<EntryOwner> {
+        let builder = self.read();
+        let entry = builder.store().workload_entry(name)?;
+        let account = &*entry.spec.service_account;
+        entry.metadata.deletion_timestamp.is_none().then(|| EntryOwner {
+            uid: entry.metadata.uid.as_deref().unwrap_or_default().into(),
+            service_account: match account {
+                "" => DEFAULT_SERVICE_ACCOUNT.into(),
+                account => account.into(),
+            },
+            unreadable: entry.unreadable.clone(),
+        })
+    }
+
     /// The service of the gateway at the edge whose pod this pod of a token is.
     pub(crate) fn gateway_of(
         &self,
@@ -228,6 +244,17 @@ impl World {
     pub(crate) fn nodes(&self) -> Vec<Text> {
         self.read().store().nodes().map(|(name, _)| name.clone()).collect()
     }
+}
+
+/// Whose a WorkloadEntry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EntryOwner {
+    /// Its uid.
+    pub(crate) uid: Text,
+    /// Its service account.
+    pub(crate) service_account: Text,
+    /// What of it cannot be read, its account perhaps.
+    pub(crate) unreadable: Option<String>,
 }
 
 /// A pod of a waypoint.

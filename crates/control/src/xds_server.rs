@@ -3,9 +3,10 @@
 //! The stream's state machine decides what to send; this file feeds it requests and the newest
 //! resources, and sends its responses. A change is sent as soon as the client can take it: there is
 //! no timer that churn could extend, and changes that arrive while the client is busy go into the
-//! next response. Nothing here may serve a client that has not proven to be a node's proxy
-//! or a waypoint.
+//! next response. Nothing here may serve a client that has not proven to be a node's proxy,
+//! a waypoint or a WorkloadEntry's computer, or that is none any more.
 
+mod standing;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -37,7 +38,8 @@ use crate::callers::{Caller, SpeaksFor};
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
-use streams::FIRST_ANSWERS;
+use standing::Standing;
+use streams::{FIRST_ANSWERS, FIRST_ANSWERS_OF_ENTRIES};
 pub(crate) use streams::{Place, Streams};
 
 /// Responses that wait for the connection to take them.
@@ -51,6 +53,9 @@ const TURN: Duration = Duration::from_secs(2);
 const TURN_BYTES_PER_SECOND: u32 = 2 << 20;
 /// How long a client may leave a response untaken before it is given up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the computer of a WorkloadEntry may take to read why its stream ends. Then its
+/// connection is closed: what it has not read must not keep it in the mesh.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The responses for one client.
 type Responses = mpsc::Receiver<Result<DeltaDiscoveryResponse, Status>>;
@@ -72,25 +77,36 @@ pub(crate) struct Discovery {
 
 /// Bounds the first answers under way.
 #[derive(Clone)]
-pub(crate) struct Turns(Arc<Semaphore>);
+pub(crate) struct Turns {
+    all: Arc<Semaphore>,
+    of_entries: Arc<Semaphore>,
+}
 
 /// The right to a first answer, for a while.
 struct Turn {
-    _permit: OwnedSemaphorePermit,
+    _permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
     over_at: Instant,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(FIRST_ANSWERS)))
+        let of_entries = Arc::new(Semaphore::new(FIRST_ANSWERS_OF_ENTRIES));
+        Self { all: Arc::new(Semaphore::new(FIRST_ANSWERS)), of_entries }
     }
 }
 
 impl Turns {
-    /// Waits for a turn; first come, first served.
-    async fn take(&self) -> Turn {
-        let permit = self.0.clone().acquire_owned().await.expect("nobody closes it");
-        Turn { _permit: permit, over_at: Instant::now() + TURN }
+    /// Waits for a turn; first come, first served. Computers of WorkloadEntries wait for each other
+    /// first: only a few of them wait among the nodes' proxies.
+    async fn take(&self, is_entry: bool) -> Turn {
+        let permit =
+            async |of: &Arc<Semaphore>| of.clone().acquire_owned().await.expect("nobody closes it");
+        let of_entries = match is_entry {
+            true => Some(permit(&self.of_entries).await),
+            false => None,
+        };
+        let permits = (of_entries, permit(&self.all).await);
+        Turn { _permits: permits, over_at: Instant::now() + TURN }
     }
 }
 
@@ -119,10 +135,21 @@ struct Client {
     remote: Option<SocketAddr>,
     id: String,
     node: String,
-    /// The waypoint's pod that it is; none for a node's proxy.
-    waypoint: Option<String>,
+    kind: ClientKind,
     since: SystemTime,
     progress: Mutex<Vec<Progress>>,
+}
+
+/// What a client is.
+#[derive(Debug, PartialEq, Eq)]
+enum ClientKind {
+    /// A node's proxy, or somebody on loopback who proves nothing.
+    Proxy,
+    /// This pod of a waypoint.
+    Waypoint(String),
+    /// The computer of a WorkloadEntry. Whether it is connected and keeps up is its own affair: no
+    /// command waits for a computer outside of the cluster.
+    Entry,
 }
 
 impl Client {
@@ -130,14 +157,14 @@ impl Client {
     fn new(remote: Option<SocketAddr>, node: String, stream: &Stream) -> Self {
         let id = stream.node().map(|told| told.id.to_string()).unwrap_or_default();
         let (since, progress) = (SystemTime::now(), Mutex::new(stream.progress()));
-        Self { remote, id, node, waypoint: None, since, progress }
+        Self { remote, id, node, kind: ClientKind::Proxy, since, progress }
     }
 
     /// Its name in messages.
     fn name(&self) -> String {
-        match &self.waypoint {
-            Some(pod) => format!("{pod}: this waypoint"),
-            None => format!("{}: its proxy", self.node),
+        match &self.kind {
+            ClientKind::Waypoint(pod) => format!("{pod}: this waypoint"),
+            ClientKind::Proxy | ClientKind::Entry => format!("{}: its proxy", self.node),
         }
     }
 
@@ -158,12 +185,12 @@ impl Clients {
     /// The nodes whose proxy is connected.
     pub(crate) fn nodes(&self) -> Vec<String> {
         let connected = self.connected.lock().expect("no holder of the lock panics");
-        let proxies = connected.values().filter(|client| client.waypoint.is_none());
+        let proxies = connected.values().filter(|client| client.kind == ClientKind::Proxy);
         proxies.map(|client| client.node.clone()).collect()
     }
 
-    /// The nodes whose proxy has not answered the newest resources of a type that it asked for,
-    /// each with why.
+    /// The nodes whose proxy, and the waypoints that have not answered the newest resources of a
+    /// type that they asked for, each with why.
     pub(crate) fn behind(&self, resources: &Resources) -> Vec<String> {
         let connected = self.connected.lock().expect("no holder of the lock panics");
         let reason = |client: &Arc<Client>| {
@@ -184,7 +211,8 @@ impl Clients {
                 }
             })
         };
-        connected.values().filter_map(reason).collect()
+        let awaited = connected.values().filter(|client| client.kind != ClientKind::Entry);
+        awaited.filter_map(reason).collect()
     }
 
     /// What each client was sent and has answered.
@@ -237,7 +265,6 @@ impl Discovery {
         remote: Option<Remote>,
     ) -> Result<(Responses, Option<Place>), Status> {
         let metadata = MetadataMap::from_headers(headers);
-        let address = remote.as_ref().map(|remote| remote.address);
         let caller = self.authenticate(&metadata, remote.as_ref()).await?;
         if self.guard.is_draining() {
             return Err(stopping());
@@ -252,8 +279,8 @@ impl Discovery {
         let connection = StreamTask {
             discovery: self.clone(),
             key,
-            remote: address,
-            caller,
+            standing: Standing::new(caller, self.world.clone()),
+            remote,
             resources: self.world.resources(),
             stream: Stream::new(),
             client: None,
@@ -286,8 +313,8 @@ impl Discovery {
 struct StreamTask {
     discovery: Discovery,
     key: u64,
-    remote: Option<SocketAddr>,
-    caller: Option<Caller>,
+    remote: Option<Remote>,
+    standing: Standing,
     resources: watch::Receiver<Arc<Resources>>,
     stream: Stream,
     /// Once it has said who it is.
@@ -313,22 +340,36 @@ impl StreamTask {
         self.turn = None;
         self.discovery.metrics.stream(-1);
         self.discovery.clients.remove(self.key);
-        let (remote, node) = (self.remote.map(|it| it.to_string()), self.node());
+        let (remote, node) = (self.address().map(|it| it.to_string()), self.node());
         match end {
             End::Left => tracing::info!(remote, node, "discovery client left"),
             End::Told(status) => {
                 tracing::info!(remote, node, reason = status.message(), "discovery stream ended");
-                // The client may be gone already; then nobody receives it.
-                let _ = self.responses.send_timeout(Err(status), SEND_TIMEOUT).await;
+                self.farewell(status).await;
             }
+        }
+    }
+
+    /// Says why the stream ends. The client may be gone already; then nobody receives it.
+    async fn farewell(self, status: Status) {
+        if !self.standing.is_entry() {
+            let _ = self.responses.send_timeout(Err(status), SEND_TIMEOUT).await;
+            return;
+        }
+        let read = async {
+            let _ = self.responses.send(Err(status)).await;
+            self.responses.closed().await;
+        };
+        if tokio::time::timeout(FAREWELL_TIMEOUT, read).await.is_err()
+            && let Some(remote) = &self.remote
+        {
+            remote.end();
         }
     }
 
     async fn serve(&mut self, mut requests: Messages) -> End {
         let ending = ending(self.discovery.guard.clone(), self.discovery.spread, self.key);
         tokio::pin!(ending);
-        let expiry = token_expiry(self.caller.as_ref().map(|caller| caller.expires_at));
-        tokio::pin!(expiry);
         loop {
             tokio::select! {
                 request = requests.next() => match request {
@@ -345,15 +386,9 @@ impl StreamTask {
                     if changed.is_err() {
                         return End::Told(Status::unavailable("the control plane stops"));
                     }
-                    if let Err(end) = self.still_waypoint() {
-                        return end;
-                    }
                 }
                 () = turn_over(self.turn.as_ref().map(|turn| turn.over_at)) => self.turn = None,
-                () = &mut expiry => {
-                    let what = "the token has expired; reconnect with a fresh one";
-                    return End::Told(Status::unauthenticated(what));
-                }
+                status = self.standing.lost() => return End::Told(status),
                 () = &mut ending => return End::Told(stopping()),
             }
             if let Err(end) = self.send().await {
@@ -362,21 +397,8 @@ impl StreamTask {
         }
     }
 
-    /// A waypoint is served as long as its Gateway is there, and its pod is the Gateway's.
-    fn still_waypoint(&self) -> Result<(), End> {
-        match &self.caller {
-            Some(caller)
-                if caller.speaks_for == SpeaksFor::Waypoint
-                    && !caller.is_waypoint(&self.discovery.world) =>
-            {
-                let what = "this pod is no longer a waypoint's";
-                Err(End::Told(Status::permission_denied(what)))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<(), End> {
+        self.standing.check().map_err(End::Told)?;
         let is_first = self.stream.node().is_none();
         let resources = self.resources.borrow_and_update().clone();
         self.check_gateway(&request)?;
@@ -386,10 +408,15 @@ impl StreamTask {
         self.check_named()?;
         if is_first {
             self.check_node()?;
-            let mut client = Client::new(self.remote, self.node(), &self.stream);
-            let caller = self.caller.as_ref();
-            let waypoint = caller.filter(|caller| caller.speaks_for == SpeaksFor::Waypoint);
-            client.waypoint = waypoint.map(Caller::account_holder);
+            let mut client = Client::new(self.address(), self.node(), &self.stream);
+            client.kind = match self.standing.caller() {
+                Some(caller) => match caller.speaks_for {
+                    SpeaksFor::Node => ClientKind::Proxy,
+                    SpeaksFor::Waypoint => ClientKind::Waypoint(caller.account_holder()),
+                    SpeaksFor::Entry(_) => ClientKind::Entry,
+                },
+                None => ClientKind::Proxy,
+            };
             let client = Arc::new(client);
             self.discovery.clients.add(self.key, client.clone());
             self.client = Some(client);
@@ -431,7 +458,7 @@ impl StreamTask {
         if !is_key && request.type_url != ResourceType::Gateway.url() {
             return Ok(());
         }
-        let own = match &self.caller {
+        let own = match self.standing.caller() {
             Some(caller) => caller.gateway(&self.discovery.world).map(|own| own.to_string()),
             None if is_key => None,
             None => return Ok(()),
@@ -449,7 +476,7 @@ impl StreamTask {
             Some(name) => Err(End::Told(Status::permission_denied(format!(
                 "{} is no pod of the gateway of {name:?}, whose listeners, routes and certificates \
                  are sent to its own pods alone",
-                self.caller.as_ref().map_or_else(String::new, Caller::account_holder)
+                self.standing.caller().map_or_else(String::new, Caller::title)
             )))),
             None => Ok(()),
         }
@@ -466,14 +493,14 @@ impl StreamTask {
     /// A proxy may only speak for the node that its token is bound to.
     fn check_node(&self) -> Result<(), End> {
         let told = self.stream.node().map_or("", |told| &*told.node);
-        let proven = self.caller.as_ref().map_or("", |caller| &caller.node);
+        let proven = self.standing.caller().map_or("", |caller| &caller.node);
         if !told.is_empty() && !proven.is_empty() && told != proven {
             let what =
                 format!("the proxy says it serves node {told}, its token is bound to {proven}");
             return Err(End::Told(Status::permission_denied(what)));
         }
         tracing::info!(
-            remote = self.remote.map(|it| it.to_string()),
+            remote = self.address().map(|it| it.to_string()),
             node = self.node(),
             proxy = self.stream.node().map(|node| &*node.id),
             "discovery client connected",
@@ -481,8 +508,17 @@ impl StreamTask {
         Ok(())
     }
 
+    fn address(&self) -> Option<SocketAddr> {
+        self.remote.as_ref().map(|remote| remote.address)
+    }
+
+    /// The node that it serves, or the WorkloadEntry: whatever a computer outside says of a node is
+    /// not believed.
     fn node(&self) -> String {
-        let proven = self.caller.as_ref().map(|caller| caller.node.clone());
+        let proven = self.standing.caller().map(|caller| match &caller.speaks_for {
+            SpeaksFor::Entry(_) => caller.title(),
+            SpeaksFor::Node | SpeaksFor::Waypoint => caller.node.clone(),
+        });
         let told = || self.stream.node().map(|told| told.node.to_string());
         proven.filter(|node| !node.is_empty()).or_else(told).unwrap_or_default()
     }
@@ -493,15 +529,19 @@ impl StreamTask {
         let takes_turn = self.turn.is_none() && self.stream.owes_first_answer();
         if takes_turn {
             let mut guard = self.discovery.guard.clone();
+            let is_entry = self.standing.is_entry();
             self.turn = tokio::select! {
-                turn = self.discovery.turns.take() => Some(turn),
+                turn = self.discovery.turns.take(is_entry) => Some(turn),
                 () = self.responses.closed() => return Err(End::Left),
+                status = self.standing.lost() => return Err(End::Told(status)),
                 _ = guard.draining() => return Err(End::Told(stopping())),
             };
         }
         let mut sent_bytes = 0;
         loop {
             let resources = self.resources.borrow_and_update().clone();
+            // After they were taken: what is newer than this judgement is not sent by it.
+            self.standing.check().map_err(End::Told)?;
             let next = self.stream.next_response(&resources);
             let next = next.map_err(|error| End::Told(Status::aborted(error_chain(&error))))?;
             let Some(response) = next else { break };
@@ -535,6 +575,7 @@ impl StreamTask {
         loop {
             tokio::select! {
                 handed = &mut handed => return handed.map_err(|_| End::Left),
+                status = self.standing.lost() => return Err(End::Told(status)),
                 () = turn_over(self.turn.as_ref().map(|turn| turn.over_at)) => self.turn = None,
             }
         }
@@ -553,14 +594,8 @@ async fn ending(mut guard: Guard, spread: Duration, number: u64) {
     tokio::time::sleep(spread.mul_f64(share)).await;
 }
 
-/// Ends when the token does; a caller without a token has no end.
-async fn token_expiry(expires_at: Option<SystemTime>) {
-    match expires_at.map(|end| end.duration_since(SystemTime::now())) {
-        None => std::future::pending().await,
-        Some(left) => tokio::time::sleep(left.unwrap_or_default()).await,
-    }
-}
-
+#[cfg(test)]
+mod entry_tests;
 #[cfg(test)]
 mod tests {
     use ambit_model::workload::Workload;
@@ -640,13 +675,22 @@ mod tests {
     async fn so_many_first_answers_are_under_way_and_no_more() {
         let turns = Turns::default();
         let mut taken = Vec::new();
-        for _ in 0..FIRST_ANSWERS {
-            taken.push(turns.take().await);
+        for _ in 0..FIRST_ANSWERS_OF_ENTRIES {
+            taken.push(turns.take(true).await);
         }
-        let next = tokio::time::timeout(TURN, turns.take()).await;
+        // Whoever makes WorkloadEntries by the thousand lets nobody else wait.
+        let mut crowd: Vec<_> = (0..1000).map(|_| Box::pin(turns.take(true))).collect();
+        for waits in &mut crowd {
+            assert!(tokio::time::timeout(Duration::ZERO, waits).await.is_err(), "one more");
+        }
+        for _ in FIRST_ANSWERS_OF_ENTRIES..FIRST_ANSWERS {
+            let taken_at_once = tokio::time::timeout(Duration::ZERO, turns.take(false)).await;
+            taken.push(taken_at_once.expect("a node's proxy does not wait for them"));
+        }
+        let next = tokio::time::timeout(TURN, turns.take(false)).await;
         assert!(next.is_err(), "one more than there may be");
         drop(taken.pop());
-        turns.take().await;
+        turns.take(false).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -672,7 +716,7 @@ mod tests {
         let mut taken = Vec::new();
         let turns = async {
             for _ in 0..FIRST_ANSWERS {
-                taken.push(discovery.turns.take().await);
+                taken.push(discovery.turns.take(false).await);
             }
         };
         tokio::time::timeout(SEND_TIMEOUT / 2, turns).await.expect("all turns are free");

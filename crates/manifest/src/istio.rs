@@ -416,6 +416,15 @@ pub enum Resolution {
     DynamicDns,
 }
 
+impl IstioObject<WorkloadEntrySpec> {
+    /// Its labels: those of its specification, and those of the object itself.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        let mut labels = self.metadata.labels.clone().unwrap_or_default();
+        labels.extend(self.spec.labels.clone());
+        labels
+    }
+}
+
 /// A workload that is not a pod, as an object or as an endpoint of a ServiceEntry.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -44,6 +44,11 @@ pub struct NetworkAddress {
     pub ip: IpAddr,
 }
 
+/// The uid of the workload that a WorkloadEntry describes, as Istio writes it.
+pub fn entry_uid(cluster_id: &str, namespace: &str, name: &str) -> String {
+    format!("{cluster_id}/networking.istio.io/WorkloadEntry/{namespace}/{name}")
+}
+
 /// A name that is not of the form `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not of the form namespace/name")]

@@ -36,6 +36,10 @@ pub const DEFAULTS_FOR_CLASS: &str = "gateway.istio.io/defaults-for-class";
 pub const ACME: &str = "ambit.io/acme";
 /// The network of a pod.
 pub const NETWORK: &str = "topology.istio.io/network";
+/// On a WorkloadEntry: `http` says that its address speaks HBONE.
+pub const TUNNEL: &str = "networking.istio.io/tunnel";
+/// The value of the label above that means HBONE.
+pub const TUNNEL_HTTP: &str = "http";
 /// The cluster that a workload is in, as preferences name it.
 pub const CLUSTER: &str = "topology.istio.io/cluster";
 /// On a pod or namespace: `true` has connections cut that are older than the capture.

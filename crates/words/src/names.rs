@@ -29,6 +29,9 @@ pub const MESH_CONFIG_MAP: &str = "istio";
 pub const TOKEN_AUDIENCE: &str = "istio-ca";
 /// The metadata of a certificate request that names for whom it is.
 pub const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
+/// The metadata of calls to control that names the WorkloadEntry whose computer calls. The token of
+/// such a call is of the WorkloadEntry's namespace and service account, and of no pod.
+pub const WORKLOAD_ENTRY_METADATA: &str = "ambit-workload-entry";
 /// The reason of a pod's condition for which no node has room.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 /// The value of a metric's label that nothing is known for.

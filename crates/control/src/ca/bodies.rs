@@ -1,8 +1,9 @@
 //! The bodies of certificate requests, read within bounds.
 //!
-//! Only node proxies get this far, but any node may be compromised. So there are bounds on the size
-//! and the time of a request, on a node's requests in flight, and on the bytes of all together.
-//! Waiting for room counts towards a request's time. Nothing here interprets a request.
+//! Only proxies get this far, but any node may be compromised, and a computer outside be anybody's.
+//! So there are bounds on the size and the time of a request, on a node's requests in flight, on
+//! those of all computers outside, and on the bytes of all together. Waiting for room counts
+//! towards a request's time. Nothing here interprets a request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,6 +16,8 @@ use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 
+use super::ledger::OF_ENTRIES;
+
 /// Largest request: it holds a signing request of a few KiB and a name.
 pub(super) const REQUEST_MAX_BYTES: usize = 64 << 10;
 /// What gRPC puts before a message.
@@ -23,6 +26,8 @@ const FRAME_BYTES: usize = 5;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bodies that are read at the same time: 16 MiB at most.
 const UNDER_WAY_MAX: usize = 256;
+/// Those of all WorkloadEntries: whoever may make WorkloadEntries may make many.
+const UNDER_WAY_OF_ENTRIES_MAX: usize = UNDER_WAY_MAX / 4;
 /// Those of one node. Its proxy sends each in one piece, so none is there for long.
 const UNDER_WAY_OF_NODE_MAX: usize = 32;
 
@@ -30,21 +35,27 @@ const UNDER_WAY_OF_NODE_MAX: usize = 32;
 #[derive(Clone)]
 pub(super) struct Bodies {
     all: Arc<Semaphore>,
+    entries: Arc<Semaphore>,
     nodes: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
 }
 
 impl Default for Bodies {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(UNDER_WAY_MAX)), nodes: Arc::default() }
+        let entries = Arc::new(Semaphore::new(UNDER_WAY_OF_ENTRIES_MAX));
+        Self { all: Arc::new(Semaphore::new(UNDER_WAY_MAX)), entries, nodes: Arc::default() }
     }
 }
 
 impl Bodies {
-    /// Reads the whole body of a request of `node`.
+    /// Reads the whole body of a request of `node`, a node or who else an account is kept for.
     pub(super) async fn read(&self, node: &str, body: Body) -> Result<Body, Status> {
         let reading = async {
             let own = self.of(node);
             let _own = own.acquire().await;
+            let _entries = match node.starts_with(OF_ENTRIES) {
+                true => Some(self.entries.acquire().await),
+                false => None,
+            };
             let _all = self.all.acquire().await;
             Limited::new(body, REQUEST_MAX_BYTES + FRAME_BYTES).collect().await
         };
@@ -105,6 +116,24 @@ mod tests {
         let large = whole(REQUEST_MAX_BYTES + FRAME_BYTES + 1);
         assert_eq!(code(large).await, Err(Code::ResourceExhausted));
         assert_eq!(code(endless(100)).await, Err(Code::DeadlineExceeded));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn entries_that_send_slowly_delay_no_node() {
+        let bodies = Bodies::default();
+        let names: Vec<String> = (0..1000).map(|it| format!("{OF_ENTRIES}shop/vm-{it}")).collect();
+        let slow = names.iter().map(|name| bodies.read(name, endless(60_000)));
+        let mut slow = Box::pin(futures::future::join_all(slow));
+        let honest = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let left = UNDER_WAY_MAX - UNDER_WAY_OF_ENTRIES_MAX;
+            assert_eq!(bodies.all.available_permits(), left);
+            timeout(Duration::from_millis(10), bodies.read("honest", whole(4000))).await
+        };
+        tokio::select! {
+            _ = &mut slow => panic!("they never end"),
+            read = honest => assert!(read.is_ok_and(|read| read.is_ok())),
+        }
     }
 
     #[tokio::test(start_paused = true)]

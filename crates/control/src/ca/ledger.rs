@@ -34,6 +34,16 @@ const HELD_MAX: usize = 64;
 pub(super) const HELD_CROWDED: usize = 32;
 /// How long further certificates of such a holder live.
 pub(super) const CROWDED_TTL: Duration = Duration::from_secs(3600);
+/// How the holder of certificates of WorkloadEntries begins; a namespace and an account follow. No
+/// node and no pod has a name that begins so: neither holds a colon.
+pub(crate) const OF_ENTRIES: &str = "entry:";
+/// Most live certificates of all WorkloadEntries together. Whoever may make WorkloadEntries and
+/// tokens in some namespace must not take the room of nodes.
+const ISSUED_OF_ENTRIES_MAX: usize = ISSUED_MAX / 4;
+/// Most live certificates of one account's WorkloadEntries. They have one identity, and their
+/// number is no matter: two for each of some hundred computers, and room for restarts. It is a
+/// twentieth of what can be taken back at a time.
+const HELD_BY_ENTRIES_MAX: usize = 1024;
 /// How long a serial is known that has ended while it was on the list: until no list that was
 /// published has it any more.
 const ENDED_KEPT_SECONDS: u64 = 3600;
@@ -55,7 +65,7 @@ pub(crate) struct Issued {
     pub(crate) serial: String,
     /// Whose it is.
     pub(crate) identity: String,
-    /// The node that asked for it.
+    /// The node that asked for it; for WorkloadEntries [`OF_ENTRIES`] and their account.
     pub(crate) node: String,
     /// When it was signed, seconds since 1970.
     pub(crate) issued_at: u64,
@@ -118,6 +128,21 @@ pub enum Full {
         /// Where.
         node: String,
     },
+    /// The WorkloadEntries of one account do.
+    #[error(
+        "the workload entries of service account {account} hold {HELD_BY_ENTRIES_MAX} certificates \
+         that have not ended, where each computer needs two; wait until some end"
+    )]
+    Account {
+        /// Namespace and name.
+        account: String,
+    },
+    /// All WorkloadEntries together do.
+    #[error(
+        "all workload entries together hold {ISSUED_OF_ENTRIES_MAX} certificates that have not \
+         ended, as many as they may; shorten --workload-cert-ttl, or wait until some end"
+    )]
+    Entries,
     /// All nodes together do.
     #[error(
         "the ledger holds {ISSUED_MAX} certificates that have not ended; shorten \
@@ -169,6 +194,8 @@ pub(crate) struct Ledger {
     issued: BTreeMap<(u64, String), Issued>,
     holders: HashMap<(String, String), Held>,
     by_node: HashMap<String, usize>,
+    /// How many of the issued are of WorkloadEntries.
+    of_entries: usize,
     revoked: BTreeMap<String, Revoked>,
     /// Serials that have ended on the list, and when that was noticed, seconds since 1970.
     ended: BTreeMap<String, u64>,
@@ -206,6 +233,11 @@ impl Pace {
     }
 }
 
+/// How many certificates a holder has from which on further ones are short.
+pub(super) fn crowded_from(node: &str) -> usize {
+    if node.starts_with(OF_ENTRIES) { HELD_BY_ENTRIES_MAX / 2 } else { HELD_CROWDED }
+}
+
 /// Seconds since 1970.
 pub(crate) fn unix(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
@@ -221,6 +253,7 @@ impl Ledger {
             issued: BTreeMap::new(),
             holders: HashMap::new(),
             by_node: HashMap::new(),
+            of_entries: 0,
             revoked: BTreeMap::new(),
             ended: BTreeMap::new(),
             orders: BTreeSet::new(),
@@ -274,9 +307,16 @@ impl Ledger {
         if self.issued.len() >= ISSUED_MAX {
             return Err(Full::All);
         }
-        match self.holders.get(holder).map_or(0, |held| held.live) {
-            held if held < HELD_MAX => Ok(held),
-            _ => Err(Full::Holder { identity: identity.clone(), node: node.clone() }),
+        let held = self.holders.get(holder).map_or(0, |held| held.live);
+        match node.strip_prefix(OF_ENTRIES) {
+            Some(_) if self.of_entries >= ISSUED_OF_ENTRIES_MAX => Err(Full::Entries),
+            Some(account) if held >= HELD_BY_ENTRIES_MAX => {
+                Err(Full::Account { account: account.to_owned() })
+            }
+            None if held >= HELD_MAX => {
+                Err(Full::Holder { identity: identity.clone(), node: node.clone() })
+            }
+            _ => Ok(held),
         }
     }
 
@@ -306,6 +346,7 @@ impl Ledger {
         let (identity, node) = (entry.identity.clone(), entry.node.clone());
         let issued_at = entry.issued_at;
         if self.issued.insert((entry.not_after, entry.serial.clone()), entry).is_none() {
+            self.of_entries += usize::from(node.starts_with(OF_ENTRIES));
             *self.by_node.entry(node.clone()).or_default() += 1;
             let held = self.holders.entry((identity, node)).or_default();
             held.latest = issued_at.max(held.latest);
@@ -483,10 +524,12 @@ impl Ledger {
         }
         self.issued = self.issued.split_off(&(now, String::new()));
         self.by_node.clear();
+        self.of_entries = 0;
         for held in self.holders.values_mut() {
             held.live = 0;
         }
         for entry in self.issued.values() {
+            self.of_entries += usize::from(entry.node.starts_with(OF_ENTRIES));
             *self.by_node.entry(entry.node.clone()).or_default() += 1;
             let holder = (entry.identity.clone(), entry.node.clone());
             self.holders.entry(holder).or_default().live += 1;
@@ -599,6 +642,45 @@ mod tests {
         let other = of(ISSUED_PER_NODE_MAX * 2);
         assert_eq!(ledger.admit(&other, "greedy", at(100)), Err(full));
         assert_eq!(ledger.admit(&other, "greedy", at(101)), Ok(0), "one has ended");
+    }
+
+    #[test]
+    fn entries_have_a_bound_for_each_account_and_a_share_of_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(directory.path(), at(0)).unwrap();
+        let identity = |account: usize| -> Identity {
+            format!("spiffe://t/ns/shop/sa/a{account}").parse().unwrap()
+        };
+        let holder = |account: usize| format!("{OF_ENTRIES}shop/a{account}");
+        let mut number = 0;
+        let mut fill = |ledger: &mut Ledger, account: usize, count: usize, not_after| {
+            for _ in 0..count {
+                ledger.admit(&identity(account), &holder(account), at(2)).unwrap();
+                number += 1;
+                ledger.remember(Issued {
+                    serial: format!("{number:x}"),
+                    identity: identity(account).to_string(),
+                    node: holder(account),
+                    issued_at: 1,
+                    not_after,
+                });
+            }
+        };
+        fill(&mut ledger, 0, HELD_BY_ENTRIES_MAX, 50);
+        let full = Full::Account { account: "shop/a0".to_owned() };
+        assert_eq!(ledger.admit(&identity(0), &holder(0), at(2)), Err(full));
+        assert_eq!(ledger.admit(&identity(1), &holder(1), at(2)), Ok(0), "another account may");
+        let others = ISSUED_OF_ENTRIES_MAX - HELD_BY_ENTRIES_MAX;
+        for account in 1..=others.div_ceil(HELD_BY_ENTRIES_MAX) {
+            let left = others - (account - 1) * HELD_BY_ENTRIES_MAX;
+            fill(&mut ledger, account, left.min(HELD_BY_ENTRIES_MAX), 100);
+        }
+        assert_eq!(ledger.issued().count(), ISSUED_OF_ENTRIES_MAX);
+        let fresh = (identity(999), holder(999));
+        assert_eq!(ledger.admit(&fresh.0, &fresh.1, at(2)), Err(Full::Entries));
+        assert_eq!(ledger.admit(&fresh.0, "node-1", at(2)), Ok(0), "nodes have their room");
+        assert_eq!(ledger.admit(&fresh.0, &fresh.1, at(51)), Ok(0), "some have ended");
+        assert_eq!(ledger.of_entries, others);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! CreateCertificate: who may have which certificate.
 //!
-//! The caller is a node's proxy or a waypoint's pod, authenticated by its token before its request
-//! is read. A proxy may have certificates only for identities whose pods run on its node: a stolen
-//! node token gives access to that node's pods alone. A waypoint may have its own alone. Every
-//! refusal gives its reason, to the caller and in the log; the token itself is never part of it.
+//! The caller is a node's proxy, a waypoint's pod or a WorkloadEntry's computer, authenticated by
+//! its token before its request is read. A proxy may have certificates only for identities whose
+//! pods run on its node: a stolen node token gives access to that node's pods alone. A waypoint and
+//! a WorkloadEntry may have their own alone. Every refusal gives its reason, to the caller and in
+//! the log; the token itself is never part of it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use super::bodies::{Bodies, REQUEST_MAX_BYTES};
 use super::{CaError, CertificateAuthority};
 use crate::authentication::Authentication;
 use crate::callers::{Caller, SpeaksFor};
+use crate::entry_callers;
 use crate::listener::Remote;
 use crate::metrics::Metrics;
 use crate::world::World;
@@ -156,12 +158,13 @@ impl CertificateService {
         let identity = self.authorise(caller, request.get_ref()).await?;
         let ttl = self.ttl(request.get_ref().validity_duration);
         let csr = &request.get_ref().csr;
-        let signed = self.authority.sign(csr, &identity, &caller.node, ttl, now);
+        let holder = caller.certificate_holder();
+        let signed = self.authority.sign(csr, &identity, &holder, ttl, now);
         let (cert_chain, entry) = signed.map_err(|error| refused(&error))?;
         self.metrics.issued();
         let ttl_seconds = entry.not_after.saturating_sub(entry.issued_at);
         let serial = entry.serial;
-        tracing::info!(%identity, node = caller.node, serial, ttl_seconds, "certificate issued");
+        tracing::info!(%identity, node = caller.title(), serial, ttl_seconds, "certificate issued");
         Ok(IstioCertificateResponse { cert_chain })
     }
 
@@ -172,11 +175,16 @@ impl CertificateService {
         request: &IstioCertificateRequest,
     ) -> Result<Identity, Refusal> {
         let denied = |what: String| Refusal("denied", Status::permission_denied(what));
-        if caller.node.is_empty() {
+        // It may have changed since the call began: a request may take its time to arrive.
+        entry_callers::still(caller, &self.world).map_err(|why| denied(why.to_string()))?;
+        let has_node = !caller.node.is_empty();
+        if !has_node && !matches!(caller.speaks_for, SpeaksFor::Entry(_)) {
             return Err(denied("the token is not bound to a node".to_owned()));
         }
-        let identity = match (requested_identity(request), caller.speaks_for) {
-            (Ok(asked), SpeaksFor::Waypoint) => return self.own(caller, asked).map_err(denied),
+        let identity = match (requested_identity(request), &caller.speaks_for) {
+            (Ok(asked), SpeaksFor::Waypoint | SpeaksFor::Entry(_)) => {
+                return self.own(caller, asked).map_err(denied);
+            }
             (Ok(Some(identity)), SpeaksFor::Node) => identity,
             (Ok(None), SpeaksFor::Node) => {
                 let what = "name the pod's identity in the metadata field ImpersonatedIdentity";
@@ -199,13 +207,18 @@ impl CertificateService {
         Ok(identity)
     }
 
-    /// A waypoint's own identity, the only one that it may have; it need not be named.
+    /// The own identity of a waypoint or a WorkloadEntry, the only one that it may have; it need
+    /// not be named.
     fn own(&self, caller: &Caller, asked: Option<Identity>) -> Result<Identity, String> {
         let (namespace, account) = (&*caller.namespace, &*caller.service_account);
         let own = Identity::new(self.trust_domain.clone(), namespace, account);
         match asked {
             Some(asked) if asked != own => Err(format!(
-                "{asked} is not the identity of this waypoint: it may have {own} and no other"
+                "{asked} is not the identity of {}: it may have {own} and no other",
+                match &caller.speaks_for {
+                    SpeaksFor::Entry(_) => caller.title(),
+                    SpeaksFor::Node | SpeaksFor::Waypoint => "this waypoint".to_owned(),
+                }
             )),
             _ => Ok(own),
         }
@@ -247,5 +260,108 @@ fn refused(error: &CaError) -> Refusal {
         }
         AuthorityError::Request(_) => Refusal("malformed", Status::invalid_argument(text)),
         _ => Refusal("internal", Status::internal(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_tls::WorkloadKey;
+    use ambit_wire::ca::request_for;
+    use tonic::Code;
+
+    use super::*;
+    use crate::ca::OF_ENTRIES;
+    use crate::entry_callers::testing::Bed;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn service(directory: &std::path::Path, bed: &Bed) -> CertificateService {
+        let opened =
+            CertificateAuthority::open(directory, None, "cluster.local", SystemTime::now());
+        CertificateService {
+            authority: Arc::new(opened.expect("an authority")),
+            world: bed.world.clone(),
+            trust_domain: "cluster.local".into(),
+            default_ttl: DAY,
+            max_ttl: DAY,
+            metrics: Arc::new(Metrics::new()),
+        }
+    }
+
+    fn identity(domain: &str, namespace: &str, account: &str) -> Identity {
+        Identity::new(domain, namespace, account)
+    }
+
+    /// Asks for `asked`, or for nobody by name.
+    async fn ask(
+        service: &CertificateService,
+        caller: &Caller,
+        asked: Option<&Identity>,
+    ) -> Result<(), Status> {
+        let own = identity("cluster.local", &caller.namespace, &caller.service_account);
+        let csr = WorkloadKey::generate().expect("a key").csr_pem(asked.unwrap_or(&own));
+        let mut message = request_for(asked.unwrap_or(&own), csr.expect("a request"), 0);
+        if asked.is_none() {
+            message.metadata = None;
+        }
+        let mut request = Request::new(message);
+        request.extensions_mut().insert(caller.clone());
+        service.create_certificate(request).await.map(|_| ())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_entry_has_its_own_identity_and_no_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let bed = Bed::new();
+        bed.put("shop", "vm", "1", "web");
+        let pod = serde_json::json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "shop", "name": "db-1", "uid": "db-1"},
+            "spec": {"nodeName": "node-1", "serviceAccountName": "db", "containers": []}});
+        bed.put_object(ambit_manifest::Kind::Pod, &pod);
+        let service = service(directory.path(), &bed);
+        let caller = bed.computer("shop", "web", "vm").await;
+        assert_eq!(ask(&service, &caller, None).await.map_err(|it| it.to_string()), Ok(()));
+        for (domain, namespace, account, is_own) in [
+            ("cluster.local", "shop", "web", true),
+            ("cluster.local", "shop", "db", false),
+            ("cluster.local", "shop", "default", false),
+            ("cluster.local", "bank", "web", false),
+            ("evil.example", "shop", "web", false),
+        ] {
+            let asked = identity(domain, namespace, account);
+            match ask(&service, &caller, Some(&asked)).await {
+                Ok(()) => assert!(is_own, "{asked}"),
+                Err(status) => {
+                    assert!(!is_own, "{status}");
+                    assert_eq!(status.code(), Code::PermissionDenied);
+                    let own = "is not the identity of workload entry shop/vm: it may have \
+                               spiffe://cluster.local/ns/shop/sa/web";
+                    assert!(status.message().contains(own), "{status}");
+                }
+            }
+        }
+        // Deleted while its request arrived.
+        bed.delete("shop", "vm");
+        let refused = ask(&service, &caller, None).await.expect_err("it is gone");
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains("no WorkloadEntry shop/vm"), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_name_is_no_more_certificates() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let bed = Bed::new();
+        let service = service(directory.path(), &bed);
+        for name in ["one", "two", "three"] {
+            bed.put("shop", name, name, "web");
+            let caller = bed.computer("shop", "web", name).await;
+            ask(&service, &caller, None).await.expect("signed");
+            bed.delete("shop", name);
+        }
+        bed.put("shop", "one", "again", "web");
+        ask(&service, &bed.computer("shop", "web", "one").await, None).await.expect("signed");
+        let holders = service.authority.certificates().0.into_iter().map(|entry| entry.node);
+        let holders: Vec<String> = holders.collect();
+        assert_eq!(holders, vec![format!("{OF_ENTRIES}shop/web"); 4], "one holder in the ledger");
     }
 }

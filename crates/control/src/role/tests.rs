@@ -116,7 +116,7 @@ impl Fixture {
         let roots = self.read("nodes/node-1/root-cert.pem").unwrap();
         let tls = ServiceConnector::new(&roots, "istiod.istio-system.svc", None).unwrap();
         let uri = format!("https://127.0.0.1:{}", self.control.ports.xds.port()).parse().unwrap();
-        connect(&Target { uri, tls: Some(tls), mark: None }).await.unwrap()
+        connect(&Target { uri, tls: Some(tls), mark: None, outside: None }).await.unwrap()
     }
 
     async fn admin(&self, method: Method, target: &str, body: &Value) -> (StatusCode, Value) {
@@ -392,7 +392,7 @@ async fn plain_text_discovery_is_for_loopback() {
     let fixture = Fixture::start("plain", "--plaintext-xds-address 127.0.0.1:0").await;
     let port = fixture.control.ports.plaintext_xds.unwrap().port();
     let uri = format!("http://127.0.0.1:{port}").parse().unwrap();
-    let channel = connect(&Target { uri, tls: None, mark: None }).await.unwrap();
+    let channel = connect(&Target { uri, tls: None, mark: None, outside: None }).await.unwrap();
     let mut proxy = Proxy::over(channel.clone(), None, "node-1").await.unwrap();
     proxy.see(&["+Kubernetes//Pod/shop/web"]).await;
     let mut authority = certificates::IstioCertificateServiceClient::new(channel);

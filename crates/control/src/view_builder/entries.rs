@@ -15,20 +15,18 @@ use ambit_manifest::istio::{
 use ambit_manifest::names::{address, address_block};
 use ambit_model::Text;
 use ambit_model::address::not_for_entries;
-use ambit_model::names::{NetworkAddress, ServiceName};
+use ambit_model::names::{NetworkAddress, ServiceName, entry_uid};
 use ambit_model::service::{LoadBalancing, Mode, Service, VirtualAddress};
 use ambit_model::workload::{GatewayAddress, Locality, PortMapping, Tunnel, Workload};
 use ambit_words::annotations::USE_WAYPOINT_CANARY_WEIGHT;
-use ambit_words::labels::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION};
+use ambit_words::labels::{APP_NAME, CANONICAL_NAME, CANONICAL_REVISION, TUNNEL, TUNNEL_HTTP};
 
 use super::Mesh;
 use super::gateways::{Gateways, Naming, Shares};
-use super::records::{NamespaceRecord, entry_labels};
+use super::records::NamespaceRecord;
 use super::selectors::Labels;
 use super::services::{app_protocol, virtual_address};
 
-/// Labels with which Istio says that an endpoint speaks HBONE.
-const TUNNEL: &str = "networking.istio.io/tunnel";
 /// Label that forbids allocating addresses to a ServiceEntry.
 const AUTO_ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
 
@@ -219,9 +217,9 @@ pub(crate) fn workload(
     gateways: &Gateways,
 ) -> Workload {
     let ObjectName { namespace, name } = name;
-    let uid = format!("{}/networking.istio.io/WorkloadEntry/{namespace}/{name}", mesh.cluster_id);
+    let uid = entry_uid(&mesh.cluster_id, namespace, name);
     let workload = Workload::named(uid, namespace.clone(), name.clone());
-    let labels = entry_labels(entry);
+    let labels = entry.labels();
     let mut workload = of_spec(mesh, workload, &entry.spec, &labels);
     let of_namespace = &of_namespace.labels;
     let naming = Naming { namespace, labels: &labels, of_namespace, is_workload: true };
@@ -245,7 +243,7 @@ fn of_spec(
     if !spec.service_account.is_empty() {
         workload.service_account = spec.service_account.as_str().into();
     }
-    if labels.get(TUNNEL).is_some_and(|value| value == "http") {
+    if labels.get(TUNNEL).is_some_and(|value| value == TUNNEL_HTTP) {
         workload.tunnel = Tunnel::Hbone;
     }
     workload.workload_name = workload.name.clone();

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ambit_manifest::ObjectName;
-use ambit_manifest::istio::WorkloadEntry;
 use ambit_manifest::names;
 use ambit_model::Text;
 use ambit_model::workload::{Locality, WorkloadKind};
@@ -252,13 +251,6 @@ impl ServiceRecord {
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone());
         Self { object: service.clone(), selector: Arc::new(selector.unwrap_or_default()) }
     }
-}
-
-/// The labels of a WorkloadEntry: those of its spec, and those of the object itself.
-pub(crate) fn entry_labels(entry: &WorkloadEntry) -> Labels {
-    let mut labels = entry.metadata.labels.clone().unwrap_or_default();
-    labels.extend(entry.spec.labels.clone());
-    labels
 }
 
 #[cfg(test)]

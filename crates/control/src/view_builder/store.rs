@@ -39,9 +39,7 @@ use super::destination_rules::DestinationRules;
 use super::gateways::Gateways;
 use super::known::{KnownPod, Repeated};
 use super::peer_auth::{self, Effective};
-use super::records::{
-    Member, NamedPorts, NamespaceRecord, NodeRecord, PodRecord, ServiceRecord, entry_labels,
-};
+use super::records::{Member, NamedPorts, NamespaceRecord, NodeRecord, PodRecord, ServiceRecord};
 use super::routes::{Route, Routes};
 use super::selectors::{Labels, Members, Selectors};
 use super::slices::{Listed, SliceRecord, Slices};
@@ -442,7 +440,7 @@ impl Store {
         let member = Member::Entry(name.clone());
         match &entry {
             Some(entry) => {
-                let labels = Arc::new(entry_labels(entry));
+                let labels = Arc::new(entry.labels());
                 self.members.insert(&name.namespace, member.clone(), labels);
             }
             None => self.members.remove(&name.namespace, &member),
@@ -660,7 +658,7 @@ impl Store {
         name: &ObjectName,
         entry: &WorkloadEntry,
     ) -> BTreeMap<ServiceName, Vec<PortMapping>> {
-        let labels = entry_labels(entry);
+        let labels = entry.labels();
         let named = entry.spec.ports.iter();
         let named =
             named.filter_map(|(name, port)| Some((name.clone(), u16::try_from(*port).ok()?)));
@@ -706,7 +704,7 @@ impl Store {
         match member {
             Member::Pod(name) => self.pod(name).map(|(pod, _)| pod.labels.clone()),
             Member::Entry(name) => {
-                self.workload_entries.get(name).map(|entry| Arc::new(entry_labels(entry)))
+                self.workload_entries.get(name).map(|entry| Arc::new(entry.labels()))
             }
         }
     }

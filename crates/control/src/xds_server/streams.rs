@@ -14,6 +14,8 @@ use crate::listener::Remote;
 /// Most first answers under way: each is a copy of the whole view, and a thousand proxies may ask
 /// for theirs at once.
 pub(super) const FIRST_ANSWERS: usize = 16;
+/// Those of WorkloadEntries' computers. Whoever may make WorkloadEntries may make many.
+pub(super) const FIRST_ANSWERS_OF_ENTRIES: usize = FIRST_ANSWERS / 4;
 /// Streams of one node. Its proxy has one. While it is upgraded there are two proxies of two
 /// workers each, and as many again may have died without our knowing it yet. They have half of the
 /// turns at most.

@@ -51,6 +51,9 @@ pub struct MeshIdentity {
     pub trust_domain: String,
     /// The namespace whose policies hold for the whole mesh.
     pub root_namespace: String,
+    /// The domain of its Services; absent where control is older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_domain: Option<String>,
 }
 
 /// How much there is of each kind.
@@ -241,7 +244,8 @@ pub struct SyncStatus {
 pub struct ProxySync {
     /// Its name for itself.
     pub proxy: String,
-    /// Its node, as its token proves it.
+    /// Its node, as its token proves it; `workload entry NAMESPACE/NAME` for a computer outside of
+    /// the cluster.
     pub node: String,
     /// Where it connects from.
     pub remote: Option<SocketAddr>,

@@ -35,6 +35,7 @@ impl Store {
         }
         if self.mesh_config.0.registry_only != read.0.registry_only {
             dirty.members.extend(self.pods.keys().cloned().map(Member::Pod));
+            dirty.members.extend(self.workload_entries.keys().cloned().map(Member::Entry));
         }
         self.mesh_config = read;
         let names = self.services.keys().map(|name| services::service_name(mesh, name));

@@ -14,7 +14,6 @@ use ambit_words::labels::{GATEWAY_NAME, USE_WAYPOINT};
 
 use super::Store;
 use crate::view_builder::gateways::{Canary, Gateways, Naming, names};
-use crate::view_builder::records::entry_labels;
 use crate::view_builder::routes::{ParentName, Route};
 use crate::view_builder::selectors::Labels;
 use crate::view_builder::{Dirty, Mesh, entries, services};
@@ -218,7 +217,7 @@ impl Store {
     /// The waypoint that a WorkloadEntry names.
     pub(crate) fn binding_of_workload(&self, name: &ObjectName) -> Option<Binding> {
         let record = self.namespace(&name.namespace);
-        let labels = entry_labels(self.workload_entries.get(name)?);
+        let labels = self.workload_entries.get(name)?.labels();
         let (namespace, labels, of_namespace) = (&name.namespace, &labels, &record.labels);
         let naming = Naming { namespace, labels, of_namespace, is_workload: true };
         let (_, waypoint, bound) = self.gateways.named(&naming)?;

@@ -177,11 +177,15 @@ fn pods_may_reach_what_the_mesh_configuration_says() {
     };
     let mut builder = builder();
     builder.apply(pod("shop", "web", &json!({}), "10.0.0.2"));
+    let entry = json!({"metadata": meta("shop", "legacy", &json!({})),
+        "spec": {"address": "192.0.2.7"}});
+    builder.apply([put(Kind::WorkloadEntry, &entry)]);
     assert!(!workload(&builder, "web").registry_only);
     let mode = |mode: &str| format!("outboundTrafficPolicy: {{mode: {mode}}}");
     let changes = builder.apply([config(&mode("REGISTRY_ONLY"))]);
-    assert_eq!(names(&changes), ["+web"]);
+    assert_eq!(names(&changes), ["+web", "+legacy"]);
     assert!(workload(&builder, "web").registry_only);
+    assert!(workload(&builder, "legacy").registry_only, "a computer outside may have a proxy");
     builder.apply(pod("shop", "late", &json!({}), "10.0.0.3"));
     assert!(workload(&builder, "late").registry_only);
     builder.apply([config(&mode("ALLOW_ANY"))]);
