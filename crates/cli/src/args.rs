@@ -32,7 +32,7 @@ pub(crate) use bench::BenchArgs;
 pub(crate) use forward::{PortForwardArgs, Ports};
 pub(crate) use inputs::{InputArgs, NamespaceArgs, input};
 pub(crate) use inspect::{DescribeArgs, EventType, EventsArgs, TopArgs, TopKind, TopOrder};
-pub(crate) use join::{JoinArgs, TokenArgs, TokenCommand};
+pub(crate) use join::{JoinArgs, Joiner, TokenArgs, TokenCommand};
 pub(crate) use judge::{AnalyzeArgs, DiffArgs};
 pub(crate) use kube::KubeArgs;
 pub(crate) use objects::{
@@ -100,7 +100,8 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Makes this computer a node of the mesh on another, by a token that was made there.
     Join(JoinArgs),
-    /// Makes tokens by which other computers join the mesh on this machine.
+    /// Makes tokens by which other computers join the mesh on this machine, or that of a Kubernetes
+    /// cluster.
     Token(TokenArgs),
     /// Ends the mesh on this machine and removes it. Only the logs stay.
     Down(StateArgs),
@@ -241,6 +242,7 @@ impl Command {
             Self::PortForward(args) => Some(&args.kube),
             Self::Logs(args) => Some(&args.kube),
             Self::Status(args) => Some(&args.kube),
+            Self::Token(args) => Some(args.command.kube()),
             Self::Version(args) => Some(&args.kube),
             Self::Why(args) => Some(&args.kube),
             Self::Routes(args) => Some(&args.kube),

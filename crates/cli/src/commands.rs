@@ -25,6 +25,7 @@ mod registries;
 mod settle;
 mod status;
 mod stored;
+mod token;
 mod top;
 mod uninstall;
 mod up;
@@ -50,7 +51,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             Command::Demo(args) => up::demo(args).await,
             Command::Up(args) => up::up(args).await,
             Command::Join(args) => join::join(args).await,
-            Command::Token(args) => join::token(args).await,
+            Command::Token(args) => token::token(args).await,
             Command::Down(args) => up::down(&args).await,
             Command::Kubeconfig(args) => kubeconfig::kubeconfig(&args),
             Command::Acme(args) => acme::acme(&args).await,

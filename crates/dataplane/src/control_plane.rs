@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ambit_model::Text;
 use ambit_net::grpc::{ConnectError, Target};
+use ambit_net::outside::Outside;
 use ambit_tls::service::ServiceConnector;
 use ambit_tls::web::SYSTEM_ROOTS;
 use http::Uri;
@@ -135,12 +136,14 @@ pub struct Access {
     pub cluster_id: Text,
     /// `SO_MARK` of the connection, by which the capture rules know the proxy, where there are any.
     pub mark: Option<u32>,
+    /// Who opens the connection, where that is not this process.
+    pub outside: Option<Outside>,
 }
 
 impl Access {
     /// Where to connect, and how to verify the server.
     pub fn target(&self) -> Result<Target, ControlPlaneError> {
-        target(&self.service, self.mark)
+        Ok(Target { outside: self.outside.clone(), ..target(&self.service, self.mark)? })
     }
 
     /// Adds what every call carries: configured headers, the cluster, the token.
@@ -208,7 +211,7 @@ fn target(service: &ControlPlane, mark: Option<u32>) -> Result<Target, ControlPl
         }
         _ => None,
     };
-    Ok(Target { uri: service.uri.clone(), tls, mark })
+    Ok(Target { uri: service.uri.clone(), tls, mark, outside: None })
 }
 
 /// The roots as PEM.

@@ -1,16 +1,19 @@
 //! Dials TCP from inside a workload's namespace, and classifies why that or a tunnel fails.
 //!
-//! Every socket is created in the namespace of the workload it belongs to, with the proxy's mark.
+//! Every socket is created in the namespace of the workload it belongs to, with the proxy's mark;
+//! for a workload outside of its cluster, those to others are of the host's network.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ambit_net::hbone::HboneError;
+use ambit_net::outside::Outside;
 use ambit_net::pool::PoolError;
-use ambit_net::socket::{DialOptions, tcp_dial};
+use ambit_net::socket::{DialOptions, set_keepalive, tcp_dial};
 use ambit_tls::HandshakeError;
 use ambit_wire::hbone::proxy_protocol::IdentityTooLong;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -175,13 +178,37 @@ pub async fn dial(
     address: SocketAddr,
     options: &DialOptions,
 ) -> Result<TcpStream, DialError> {
-    let dialing = own.run(|| tcp_dial(address, options));
-    let dialing = dialing.and_then(|made| made).map_err(DialError::Socket)?;
-    match timeout(CONNECT_TIMEOUT, dialing.connected()).await {
+    let connected = match own.outside_for(address.ip()) {
+        Some(outside) => timeout(CONNECT_TIMEOUT, dial_outside(outside, address, options)).await,
+        None => {
+            let dialing = own.run(|| tcp_dial(address, options));
+            let dialing = dialing.and_then(|made| made).map_err(DialError::Socket)?;
+            timeout(CONNECT_TIMEOUT, dialing.connected()).await
+        }
+    };
+    match connected {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(cause)) => Err(DialError::Connect { address, cause }),
         Err(_) => Err(DialError::Timeout(address)),
     }
+}
+
+/// Opens a connection from the network outside of a workload's namespace, whose mark and addresses
+/// mean nothing there.
+async fn dial_outside(
+    outside: &Outside,
+    address: SocketAddr,
+    options: &DialOptions,
+) -> io::Result<TcpStream> {
+    let stream = outside.dial(address).await?;
+    stream.set_nodelay(options.nodelay)?;
+    if let Some(keepalive) = options.keepalive {
+        set_keepalive(&stream, keepalive)?;
+    }
+    if options.user_timeout.is_some() {
+        SockRef::from(&stream).set_tcp_user_timeout(options.user_timeout)?;
+    }
+    Ok(stream)
 }
 
 /// Addresses of one name that are tried for one connection.

@@ -5,6 +5,7 @@
 //! control thread. Nothing here decides anything.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ambit_model::Text;
 use ambit_model::view::View;
@@ -36,6 +37,9 @@ pub struct Mesh {
     pub view_complete: watch::Sender<bool>,
     /// Why the control plane does not answer; nothing while it does, and before the first attempt.
     pub control_plane_away: ArcSwapOption<Text>,
+    /// Control has said that whom this proxy serves is none of the mesh any more: of a workload
+    /// outside of the cluster, whose description it does not take back before it ends the stream.
+    pub disowned: Arc<AtomicBool>,
     /// Asks the control plane for an address before a plan is made, where not all are known.
     pub demand: Demand,
     /// Certificates of the workloads that this proxy acts for, and revocations.
@@ -61,6 +65,7 @@ impl Mesh {
             view_changed: watch::Sender::new(0),
             view_complete: watch::Sender::new(false),
             control_plane_away: ArcSwapOption::empty(),
+            disowned: Arc::default(),
             names: Names::new(resolvers, mark, !demand.is_needed()),
             demand,
             certificates,

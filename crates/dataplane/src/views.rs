@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ambit_model::http::needs::Needed;
@@ -66,6 +67,12 @@ enum StreamError {
 }
 
 impl StreamError {
+    /// Whether the control plane has said that this proxy serves nobody.
+    fn is_denied(&self) -> bool {
+        let denied = tonic::Code::PermissionDenied;
+        matches!(self, Self::Status(status) if status.code() == denied)
+    }
+
     /// Whether nobody listens where the control plane should.
     fn is_refused(&self) -> bool {
         matches!(self, Self::Connect(ControlPlaneError::Connect(error)) if error.is_refused())
@@ -207,6 +214,9 @@ impl Views {
                 StreamError::Status(_) | StreamError::Stuck => "Error",
             };
             self.mesh.metrics.discovery_ended(reason);
+            if error.is_denied() {
+                self.disowned(true);
+            }
             if worked {
                 backoff.worked();
                 warned = None;
@@ -223,6 +233,14 @@ impl Views {
                 debug!(error, ?wait, "the control plane is still away");
             }
             tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Notes whether the control plane knows whom this proxy serves, and has what is open judged
+    /// again if that is new.
+    fn disowned(&self, is_so: bool) {
+        if self.mesh.disowned.swap(is_so, Ordering::Relaxed) != is_so {
+            self.mesh.publish((**self.mesh.view.load()).clone());
         }
     }
 
@@ -256,6 +274,7 @@ impl Views {
                     let response: Option<DeltaDiscoveryResponse> = response.map_err(refused)?;
                     let response = response.ok_or(StreamError::Ended)?;
                     *worked = true;
+                    self.disowned(false);
                     self.server_compares = compares;
                     let (reply, wanted) = self.take(response).await;
                     replies.add(reply);

@@ -211,7 +211,10 @@ async fn start(
     let rootless = process::effective_uid() != 0;
     let namespaces = if rootless { own | Namespaces::USER } else { own };
     // Here, where the host's network is. It ends when nobody has the socket any more.
-    let way_out = config.egress.as_ref().map(|egress| egress::start(&config.binary, egress));
+    let way_out = config.egress.as_ref().map(|egress| {
+        let source = config.cluster().map(|workload| workload.address);
+        egress::start(&config.binary, egress, source)
+    });
     let way_out = way_out.transpose().map_err(UpError::Egress)?;
     process::start_in_namespaces(&mut command, namespaces);
     let mut child = tokio::process::Command::from(command).spawn().map_err(UpError::Namespaces)?;

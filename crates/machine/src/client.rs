@@ -20,6 +20,7 @@ use crate::command::{
 };
 use crate::egress::Egress;
 use crate::image::ImageMap;
+use crate::join::CarriedWorkload;
 use crate::join::{JoinToken, LinkInfo, Proof};
 use crate::layout::Layout;
 use crate::objects::{Changes, Kind, ObjectRef, Sent};
@@ -97,6 +98,9 @@ pub struct MachineStatus {
     /// Where the machine listens that it is a node of, if it joined one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<SocketAddr>,
+    /// The workload of a cluster that it carries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<CarriedWorkload>,
     /// What of the outside its pods may reach, as networks; absent where they reach nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,

@@ -8,13 +8,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ambit_net::socket::{ListenOptions, tcp_listener, tcp_socket};
+use ambit_words::ports;
 use serde::{Deserialize, Serialize};
 
 use crate::addresses::NodeNetwork;
+use crate::cluster;
 use crate::egress::Egress;
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
-use crate::join::JoinToken;
+use crate::join::{ClusterToken, JoinToken, Workload};
 use crate::node_labels::NodeLabels;
 
 /// The configuration of a machine.
@@ -77,6 +79,16 @@ pub enum LinkConfig {
         #[serde(skip)]
         socket: Option<Arc<OwnedFd>>,
     },
+    /// It carries a workload of a cluster's mesh, and its control is there.
+    Cluster {
+        /// What the user brought from there.
+        token: Box<ClusterToken>,
+        /// What runs as the workload.
+        command: Vec<String>,
+        /// The socket that listens for other proxies.
+        #[serde(skip)]
+        socket: Option<Arc<OwnedFd>>,
+    },
 }
 
 /// Why no machine can be linked.
@@ -85,6 +97,17 @@ pub enum LinkError {
     /// The host does not give the port.
     #[error("cannot listen at {address} for machines that join; choose another address or port")]
     Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The host does not give the port of HBONE.
+    #[error(
+        "cannot listen at {address} for the mesh; the WorkloadEntry's address must be one of this \
+         computer, and its port be free"
+    )]
+    Hbone {
         /// Where.
         address: SocketAddr,
         /// Why.
@@ -120,16 +143,31 @@ impl LinkConfig {
         Ok(Self::Joined { token, socket: Some(Arc::new(socket)) })
     }
 
+    /// Listens for other proxies where a workload of a cluster is reached, where this process is.
+    pub fn cluster(token: ClusterToken, command: Vec<String>) -> Result<Self, LinkError> {
+        let address = SocketAddr::new(token.cluster.address, ports::HBONE);
+        let options = ListenOptions { v6only: true, ..ListenOptions::default() };
+        let opened = tcp_listener(address, &options);
+        let socket = opened.map_err(|source| LinkError::Hbone { address, source })?;
+        let token = Box::new(token);
+        Ok(Self::Cluster { token, command, socket: Some(Arc::new(socket.into())) })
+    }
+
     pub(crate) fn socket(&self) -> Option<&Arc<OwnedFd>> {
         match self {
             Self::None => None,
-            Self::Home { socket, .. } | Self::Joined { socket, .. } => socket.as_ref(),
+            Self::Home { socket, .. }
+            | Self::Joined { socket, .. }
+            | Self::Cluster { socket, .. } => socket.as_ref(),
         }
     }
 
     /// Puts the socket in that came by another way than the rest.
     pub(crate) fn with_socket(mut self, received: Option<OwnedFd>) -> Self {
-        if let Self::Home { socket, .. } | Self::Joined { socket, .. } = &mut self {
+        if let Self::Home { socket, .. }
+        | Self::Joined { socket, .. }
+        | Self::Cluster { socket, .. } = &mut self
+        {
             *socket = received.map(Arc::new);
         }
         self
@@ -141,6 +179,7 @@ impl UpConfig {
     pub(crate) fn networks(&self) -> Vec<NodeNetwork> {
         match &self.link {
             LinkConfig::Joined { token, .. } => vec![token.network()],
+            LinkConfig::Cluster { .. } => vec![NodeNetwork::new(cluster::NODE)],
             LinkConfig::None | LinkConfig::Home { .. } => {
                 (1..=self.nodes).map(NodeNetwork::new).collect()
             }
@@ -150,6 +189,19 @@ impl UpConfig {
     /// Whether the machine is a node of another.
     pub(crate) fn is_joined(&self) -> bool {
         matches!(self.link, LinkConfig::Joined { .. })
+    }
+
+    /// The workload of a cluster that the machine carries.
+    pub(crate) fn cluster(&self) -> Option<&Workload> {
+        match &self.link {
+            LinkConfig::Cluster { token, .. } => Some(&token.cluster),
+            _ => None,
+        }
+    }
+
+    /// Whether the control plane is here.
+    pub(crate) fn has_control(&self) -> bool {
+        self.mesh && !self.is_joined() && self.cluster().is_none()
     }
 }
 

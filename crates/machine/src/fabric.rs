@@ -56,6 +56,7 @@ impl From<NetlinkError> for FabricError {
 pub(super) fn create(
     layout: &Layout,
     networks: &[NodeNetwork],
+    has_control: bool,
 ) -> Result<BTreeMap<String, NetNs>, FabricError> {
     prepare_namespace()?;
     let mut route = RouteSocket::open()?;
@@ -67,9 +68,9 @@ pub(super) fn create(
     }
     route.set_up(BRIDGE)?;
     let mut members = BTreeMap::new();
-    let control = (CONTROL_NAME.to_owned(), CONTROL);
+    let control = has_control.then(|| (CONTROL_NAME.to_owned(), CONTROL));
     let nodes = networks.iter().map(|network| (network.name(), network.fabric()));
-    for (name, address) in std::iter::once(control).chain(nodes) {
+    for (name, address) in control.into_iter().chain(nodes) {
         let path = layout.network_namespace(&name);
         let netns = create_member(&mut route, &path, &name)?;
         let inside = || set_up_member(&name, address, networks);

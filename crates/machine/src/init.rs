@@ -32,10 +32,12 @@ use super::state::{Machine, Objects, Position};
 use super::{exec, fabric, kubernetes_api, pod_cpu, publish, server};
 use crate::addresses::NodeNetwork;
 use crate::cgroups::Cgroups;
+use crate::cluster;
 use crate::controller::autoscale::{self, Autoscaler, Moment};
 use crate::controller::{self, MeshNames};
 use crate::egress;
 use crate::events::Events;
+use crate::join::CarriedWorkload;
 use crate::layout::Layout;
 use crate::link::{Access, Identity};
 use crate::logs::LogFile;
@@ -116,12 +118,12 @@ async fn live(config: UpConfig, way_out: Option<OwnedFd>) -> anyhow::Result<()> 
     server::listen(&machine)?;
     exec::listen(&machine)?;
     publish::listen(&machine)?;
-    // Home has the objects of a machine that joined, and decides about them.
-    if !config.is_joined() {
+    // Home has the objects of a machine that joined, and decides about them; a cluster its own.
+    if !config.is_joined() && config.cluster().is_none() {
         kubernetes_api::listen(&machine)?;
     }
     if let Some(socket) = way_out {
-        egress::open(&machine, socket).context("open the way out")?;
+        egress::open(&machine, socket, config.link.socket()).context("open the way out")?;
     }
     let controllers = if config.is_joined() {
         let watch = Watch::new(&[machine.layout.objects(), machine.layout.pod_statuses()])?;
@@ -130,6 +132,8 @@ async fn live(config: UpConfig, way_out: Option<OwnedFd>) -> anyhow::Result<()> 
         let watch = Watch::new(&[machine.layout.pod_statuses()])?;
         tokio::spawn(run_controllers(Arc::clone(&machine), watch))
     };
+    // What it begins with is work for them.
+    machine.changed.notify_one();
     let autoscaler = tokio::spawn(run_autoscaler(Arc::clone(&machine)));
     for role in &machine.role_list {
         let netns = machine.place(role).try_clone()?;
@@ -196,7 +200,7 @@ fn set_up(config: &UpConfig, layout: Layout, files: usize) -> anyhow::Result<(Ma
     let own = NetNs::current().context("open the machine's network namespace")?;
     let networks = config.networks();
     let members = match config.is_joined() {
-        false => fabric::create(&layout, &networks)?,
+        false => fabric::create(&layout, &networks, config.cluster().is_none())?,
         true => fabric::create_joined(&layout, networks[0])?,
     };
     let mut network_namespaces: BTreeMap<String, u64> =
@@ -218,6 +222,7 @@ fn set_up(config: &UpConfig, layout: Layout, files: usize) -> anyhow::Result<(Ma
         confined: config.confined,
         cgroups,
         egress: config.egress.clone(),
+        workload: config.cluster().map(CarriedWorkload::from),
         binary: config.binary.clone(),
     };
     // Written down before they are made, so that they are found whatever happens.
@@ -263,7 +268,11 @@ fn create_store(
         fs::create_dir_all(layout.node(&network.name()))?;
     }
     if !config.is_joined() {
-        store.apply(controller::initial_objects(), admission, &timestamp())?;
+        let mut initial = controller::initial_objects();
+        if let LinkConfig::Cluster { token, command, .. } = &config.link {
+            initial.extend(cluster::objects(&token.cluster, command));
+        }
+        store.apply(initial, admission, &timestamp())?;
         for network in networks {
             let (object, value) = node_object(*network, &config.node_labels);
             store.write(object, value, &timestamp())?;
@@ -282,6 +291,13 @@ fn position(config: &UpConfig, layout: &Layout) -> anyhow::Result<Position> {
         LinkConfig::Joined { token, .. } => {
             Access::create(layout, token)?;
             Position::Joined { home: token.address, link: Mutex::default() }
+        }
+        LinkConfig::Cluster { token, .. } => {
+            let written = cluster::keep(layout, token);
+            written.map_err(|(path, error)| {
+                anyhow::Error::new(error).context(format!("write {}", path.display()))
+            })?;
+            Position::Cluster { workload: CarriedWorkload::from(&token.cluster) }
         }
     })
 }

@@ -3,6 +3,7 @@
 //! In memory alone, for as long as the machine lives. Home keeps no secret: it compares SHA-256.
 //! Times are passed in. Nothing here may open a socket or write a file.
 
+mod cluster_token;
 mod token;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use ambit_image::Digest;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+pub use cluster_token::{CarriedWorkload, ClusterToken, Workload};
 pub use token::{JoinToken, JoinTokenError};
 
 use crate::addresses::{NODES_MAX, NodeNetwork};

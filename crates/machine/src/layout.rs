@@ -75,6 +75,12 @@ impl Layout {
         self.root.join("resolve.sock")
     }
 
+    /// The socket that hands out sockets of the host's network, of a machine that carries a
+    /// workload of a cluster.
+    pub(crate) fn outside_socket(&self) -> PathBuf {
+        self.root.join("outside.sock")
+    }
+
     /// The socket that takes a port of the host on which the Kubernetes API is served.
     pub(crate) fn kubernetes_api_socket(&self) -> PathBuf {
         self.root.join("kubeapi.sock")

@@ -24,6 +24,7 @@
 //! | `pod_cpu` | what pods use of processors, for autoscalers |
 //! | `pod_object` | a pod with what its node reports, as Kubernetes shows it |
 //! | `node`, `pod`, `addresses` | what runs on a node, pods, and the networks of both |
+//! | `cluster` | a machine that carries a workload of a Kubernetes cluster's mesh |
 //! | `join`, `joining`, `link` | machines that join this one, or one that this machine joined |
 //! | [`image`], `import`, `unknown_images` | what an image means, and the store of images |
 //! | `judgement` | what a machine makes of manifests before it takes them |
@@ -35,6 +36,7 @@ mod birth;
 mod cgroups;
 mod claims;
 mod client;
+mod cluster;
 mod command;
 mod config;
 mod controller;
@@ -83,6 +85,7 @@ pub use addresses::{Dual, NodeNetwork, is_pod_address};
 pub use birth::{Born, UpError, up, up_with};
 pub use cgroups::{Cgroup, Cgroups};
 pub use client::{Client, ClientError, MachineStatus, NodeInfo, PodInfo, RoleInfo, WaitError};
+pub use cluster::{RenewError, renew};
 pub use command::{Difference, Differences, Expected};
 pub use config::{LinkConfig, LinkError, Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
@@ -94,7 +97,7 @@ pub use host_path::{HostPath, HostPathError};
 pub use import::{
     FetchError, ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries,
 };
-pub use join::{JoinToken, JoinTokenError, LinkInfo};
+pub use join::{CarriedWorkload, ClusterToken, JoinToken, JoinTokenError, LinkInfo, Workload};
 pub use judgement::judge;
 pub use kubernetes_api::{
     ApiAddress, ApiAddressError, KubernetesApiError, bind_kubernetes_api, serve_kubernetes_api,

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use ambit_log::{LineFormat, LogFormat};
 use ambit_net::nftables::{Nftables, Table};
+use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 use anyhow::Context as _;
 use clap::Parser;
 use tokio::sync::watch;
@@ -108,7 +109,11 @@ async fn serve(arguments: Arguments) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("{:?} is not the name of a node", arguments.node_name))?;
     network::set_up_node(network)?;
     let zone = SharedZone::default();
-    let outside = record.egress.as_ref().map(|_| Outside::new(layout.resolve_socket()));
+    let outside = {
+        let domain = record.workload.as_ref().map(|it| it.cluster_domain.as_str());
+        let domain = domain.unwrap_or(DEFAULT_CLUSTER_DOMAIN);
+        record.egress.as_ref().map(|_| Outside::new(layout.resolve_socket(), domain))
+    };
     let names = Names { zone: Arc::clone(&zone), outside };
     dns::serve(&DNS.both(), names).context("serve cluster DNS")?;
     let mut watch = Watch::new(&[layout.objects(), layout.pod_statuses()])?;

@@ -15,6 +15,7 @@ use crate::cgroups::Cgroups;
 use crate::egress::Egress;
 use crate::host_path::HostPath;
 use crate::image::ImageMap;
+use crate::join::CarriedWorkload;
 use crate::layout::Layout;
 use crate::registry::replace_file;
 
@@ -53,6 +54,9 @@ pub struct Record {
     /// What of the outside pods may reach; nothing without.
     #[serde(default)]
     pub egress: Option<Egress>,
+    /// The workload of a cluster that it carries.
+    #[serde(default)]
+    pub workload: Option<CarriedWorkload>,
     /// The shipped binary.
     pub binary: PathBuf,
 }
@@ -93,6 +97,15 @@ pub enum RecordError {
 }
 
 impl Record {
+    /// A record for tests, of a process that there is not.
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        let text = serde_json::json!({"pid": 1, "startTicks": 0, "pidNamespace": 0,
+            "networkNamespaces": {}, "startedAt": "", "nodes": [], "rootless": false, "mesh": true,
+            "images": {}, "binary": "/"});
+        serde_json::from_value(text).expect("a record")
+    }
+
     /// Reads the description of the machine of this state directory, alive or not.
     pub fn read(layout: &Layout) -> Result<Self, RecordError> {
         let path = layout.record();

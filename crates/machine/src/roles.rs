@@ -23,6 +23,7 @@ use super::fabric;
 use super::readiness::Check;
 use crate::addresses::{CONTROL, DNS, NodeNetwork};
 use crate::image::SHIPPED_BINARY;
+use crate::join::Workload;
 use crate::layout::Layout;
 use crate::link;
 use crate::logs::LogFile;
@@ -78,7 +79,7 @@ pub(super) fn roles(config: &UpConfig, layout: &Layout) -> Vec<Role> {
     let builder = Builder { config, layout };
     let mut roles = Vec::new();
     roles.extend(builder.link());
-    if config.mesh && !config.is_joined() {
+    if config.has_control() {
         roles.push(builder.control());
     }
     for node in config.networks() {
@@ -137,7 +138,7 @@ impl Builder<'_> {
     fn link(&self) -> Option<Role> {
         let state = ("--state", text(self.layout.root().to_owned()));
         let (side, place, flags) = match &self.config.link {
-            LinkConfig::None => return None,
+            LinkConfig::None | LinkConfig::Cluster { .. } => return None,
             LinkConfig::Home { .. } => (link::HOME, fabric::BRIDGE.to_owned(), vec![state]),
             LinkConfig::Joined { token, .. } => {
                 let node = token.node.clone();
@@ -194,6 +195,9 @@ impl Builder<'_> {
             path: "/healthz/ready",
         };
         let mut role = self.role("proxy", Some(&name), check, &flags);
+        if let Some(workload) = self.config.cluster() {
+            self.of_cluster(&mut role, node, workload);
+        }
         if let Some(program) = self.config.proxies.get(&name) {
             role.program.clone_from(program);
             role.arguments = vec!["proxy".to_owned(), "ztunnel".to_owned()];
@@ -203,6 +207,39 @@ impl Builder<'_> {
         }
         role.needs = vec![root, token];
         role
+    }
+
+    /// The flags of a proxy whose control is a cluster's.
+    fn of_cluster(&self, role: &mut Role, node: NodeNetwork, workload: &Workload) {
+        let name = node.name();
+        let control = format!("https://{}", workload.control);
+        let root = text(self.layout.root_certificate(&name));
+        let flags = [
+            ("--node-name", name.clone()),
+            ("--zds-socket", text(self.layout.zds_socket(&name))),
+            ("--xds-address", control.clone()),
+            ("--ca-address", control),
+            ("--xds-root-ca", root.clone()),
+            ("--ca-root-ca", root),
+            ("--auth-token", text(self.layout.token(&name))),
+            ("--alt-hostname", workload.control_name.clone()),
+            ("--trust-domain", workload.trust_domain.clone()),
+            ("--cluster-id", workload.cluster_id.clone()),
+            ("--cluster-domain", workload.cluster_domain.clone()),
+            ("--network", workload.network.clone()),
+            ("--admin-socket", text(self.layout.proxy_admin_socket(&name))),
+            ("--lookup-resolvers", DNS.v4.to_string()),
+            // Other pods of the cluster may have its name: what leads to them goes there.
+            ("--same-node", "encrypt".to_owned()),
+            ("--outside-address", workload.address.to_string()),
+            ("--outside-socket", text(self.layout.outside_socket())),
+        ];
+        let words = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+        role.arguments = std::iter::once("proxy".to_owned()).chain(words).collect();
+        for prefix in ["XDS_HEADER_", "CA_HEADER_"] {
+            let variable = format!("{prefix}{}", names::WORKLOAD_ENTRY_METADATA);
+            role.environment.insert(variable, workload.entry.clone());
+        }
     }
 
     /// The same settings as ztunnel's environment variables.

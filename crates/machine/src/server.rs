@@ -26,6 +26,8 @@ use super::command::{
 use super::fabric;
 use super::joining::{self, JoiningError};
 use super::state::{Machine, Objects, Position};
+use crate::cluster;
+use crate::join::CarriedWorkload;
 use crate::objects::{ApplyError, Changes, Kind};
 use crate::registry::timestamp;
 
@@ -59,6 +61,11 @@ enum CommandError {
         "this machine is a node of the one at {home}, whose objects it has; run the command there"
     )]
     Elsewhere { home: std::net::SocketAddr },
+    #[error(
+        "this machine carries WorkloadEntry {entry} of a cluster and nothing else; change objects \
+         of the cluster with kubectl, or start another machine with `ambit up`"
+    )]
+    OfCluster { entry: String },
     #[error("the capture failed")]
     Capture(#[source] std::io::Error),
 }
@@ -117,8 +124,15 @@ async fn carry_out(request: Request<Incoming>, machine: &Machine) -> Result<Valu
     let body =
         Limited::new(body, BODY_SIZE_MAX_BYTES).collect().await.map_err(CommandError::Body)?;
     let body = body.to_bytes();
-    if let (Position::Joined { home, .. }, true) = (&machine.position, changes_objects(&path)) {
-        return Err(CommandError::Elsewhere { home: *home });
+    match &machine.position {
+        Position::Joined { home, .. } if changes_objects(&path) => {
+            return Err(CommandError::Elsewhere { home: *home });
+        }
+        Position::Cluster { workload } if changes_objects(&path) => {
+            let CarriedWorkload { namespace, entry, .. } = workload;
+            return Err(CommandError::OfCluster { entry: format!("{namespace}/{entry}") });
+        }
+        _ => {}
     }
     match path.as_str() {
         "/apply" => apply(machine, parse(&body)?),
@@ -231,6 +245,13 @@ async fn status(machine: &Machine) -> MachineStatus {
     });
     let mut roles = futures::future::join_all(asks).await;
     roles.extend(lost_egress(machine));
+    let mut nodes = machine.nodes();
+    if let Position::Cluster { workload } = &machine.position {
+        for node in &mut nodes {
+            let socket = machine.layout.proxy_admin_socket(&node.name);
+            node.link = Some(cluster::link(&socket, workload).await);
+        }
+    }
     MachineStatus {
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         pid: machine.record.pid,
@@ -239,10 +260,11 @@ async fn status(machine: &Machine) -> MachineStatus {
         mesh: machine.record.mesh,
         joined: match &machine.position {
             Position::Joined { home, .. } => Some(*home),
-            Position::Alone | Position::Home { .. } => None,
+            Position::Alone | Position::Home { .. } | Position::Cluster { .. } => None,
         },
+        workload: machine.record.workload.clone(),
         egress: machine.record.egress.clone(),
-        nodes: machine.nodes(),
+        nodes,
         left_alone: left_alone(machine),
         roles,
     }

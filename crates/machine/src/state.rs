@@ -21,6 +21,7 @@ use crate::addresses::NodeNetwork;
 use crate::controller::{self, MeshNames, text};
 use crate::events::Events;
 use crate::image::ImageMap;
+use crate::join::CarriedWorkload;
 use crate::join::{Joins, LinkInfo};
 use crate::layout::Layout;
 use crate::objects::{Admission, ApplyError, Changes, ObjectRef, Store, StoreError};
@@ -65,6 +66,11 @@ pub(super) enum Position {
         address: SocketAddr,
         /// The certificate that vouches for it, in PEM.
         root: String,
+    },
+    /// It carries a workload of a cluster, whose control decides.
+    Cluster {
+        /// Which.
+        workload: CarriedWorkload,
     },
     /// It is a node of another.
     Joined {
@@ -256,7 +262,7 @@ impl Machine {
             Position::Joined { link, .. } => {
                 link.lock().expect("nothing panics while it holds the lock").clone()
             }
-            Position::Alone | Position::Home { .. } => None,
+            Position::Alone | Position::Home { .. } | Position::Cluster { .. } => None,
         };
         let own = self.record.nodes.iter().map(|name| {
             let network = NodeNetwork::of_name(name).expect("the machine named its nodes itself");

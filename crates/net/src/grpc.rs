@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::outside::Outside;
 use crate::socket::{self, DialOptions, ISTIO_KEEPALIVE};
 
 /// How long resolving, connecting and the TLS handshake may take together.
@@ -42,6 +43,8 @@ pub struct Target {
     pub tls: Option<ServiceConnector>,
     /// `SO_MARK` of the connection, so that capture rules leave it alone.
     pub mark: Option<u32>,
+    /// Who opens the connection, where that is not this process.
+    pub outside: Option<Outside>,
 }
 
 /// Why there is no channel.
@@ -142,7 +145,7 @@ async fn transport(target: &Target) -> Result<Box<dyn Transport>, ConnectError> 
     }
     let host = uri.host().ok_or_else(|| ConnectError::NoHost(uri.clone()))?;
     let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-    let stream = dial(host, port, target.mark).await?;
+    let stream = dial(host, port, target).await?;
     match &target.tls {
         None => Ok(Box::new(stream)),
         Some(connector) => match connector.connect(stream).await {
@@ -152,15 +155,22 @@ async fn transport(target: &Target) -> Result<Box<dyn Transport>, ConnectError> 
     }
 }
 
-async fn dial(host: &str, port: u16, mark: Option<u32>) -> Result<TcpStream, ConnectError> {
+async fn dial(host: &str, port: u16, target: &Target) -> Result<TcpStream, ConnectError> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let resolving = |source| ConnectError::Resolve { host: bare.to_owned(), source };
     let addresses: Vec<SocketAddr> =
         tokio::net::lookup_host((bare, port)).await.map_err(resolving)?.collect();
-    let options = DialOptions { mark, keepalive: Some(ISTIO_KEEPALIVE), ..Default::default() };
+    let options =
+        DialOptions { mark: target.mark, keepalive: Some(ISTIO_KEEPALIVE), ..Default::default() };
     let mut failure = resolving(io::Error::other("the name has no address"));
     for address in addresses {
-        match socket::tcp_connect(address, &options, ADDRESS_TIMEOUT).await {
+        let connected = match &target.outside {
+            None => socket::tcp_connect(address, &options, ADDRESS_TIMEOUT).await,
+            Some(outside) => tokio::time::timeout(ADDRESS_TIMEOUT, outside.dial(address))
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+        };
+        match connected {
             Ok(stream) => return Ok(stream),
             Err(source) => {
                 failure = ConnectError::Connect { address: address.to_string(), source };
@@ -181,7 +191,7 @@ mod tests {
     use super::*;
 
     fn target(uri: &str, tls: Option<ServiceConnector>) -> Target {
-        Target { uri: uri.parse().expect("a URI"), tls, mark: None }
+        Target { uri: uri.parse().expect("a URI"), tls, mark: None, outside: None }
     }
 
     async fn refused(target: Target) -> ConnectError {

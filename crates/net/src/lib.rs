@@ -21,6 +21,7 @@
 //! * [`netlink`]: `RouteSocket`: links, addresses, routes, rules, neighbours
 //! * [`nftables`]: `Table`, `Chain`, `Rule`, `Set`; `Nftables::{replace, delete, verify}`, `Watch`
 //! * [`conntrack`]: `Conntrack::{original_of_reply, entries, delete_matching}`
+//! * [`outside`]: `Outside::{dial, listener}`: sockets of another network, handed over
 //! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: packets on a wire
 //! * [`procnet`] has `established_by_local_port`
 //! * [`program`]: `give_back_start`: the pages that only the start needs
@@ -54,6 +55,7 @@ pub mod memory;
 pub mod namespace;
 pub mod netlink;
 pub mod nftables;
+pub mod outside;
 pub mod pool;
 pub mod procnet;
 pub mod program;

@@ -10,14 +10,19 @@ mod parse;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ambit_dataplane::control_plane::{Access, ControlPlane, RootCertificate, Token};
 use ambit_dataplane::logging::LogFormat;
 use ambit_dataplane::memory::Budget;
+use ambit_dataplane::own::FromOutside;
 use ambit_dataplane::settings::{Hbone, Settings, Sockets};
 use ambit_dataplane::views::NodeMetadata;
 use ambit_model::Text;
+use ambit_model::names::{WorkloadName, entry_uid};
+use ambit_net::outside::Outside;
 use ambit_net::socket::Keepalive;
 use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, DEFAULT_TRUST_DOMAIN};
 use ambit_words::ports;
@@ -301,6 +306,13 @@ pub struct Args {
     /// Format of the log
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value = "plain")]
     pub log_format: LogFormat,
+    /// The one pod that is served stands for a WorkloadEntry of a cluster: others reach it at this
+    /// address of the host
+    #[arg(long, value_name = "IP", requires = "outside_socket", hide = true)]
+    pub outside_address: Option<IpAddr>,
+    /// Where sockets of the host's network are handed out
+    #[arg(long, value_name = "PATH", requires = "outside_address", hide = true)]
+    pub outside_socket: Option<PathBuf>,
     /// Run as the worker of the supervisor whose socket standard input is
     #[arg(long, hide = true)]
     pub worker: bool,
@@ -360,6 +372,9 @@ pub(crate) struct Config {
     pub(crate) worker_threads: usize,
     /// Where the node agent listens.
     pub(crate) zds_socket: PathBuf,
+    /// How the mesh is reached from outside of its cluster.
+    #[serde(skip)]
+    pub(crate) outside: Option<(IpAddr, Outside)>,
     /// What happens between two pods of this very node.
     pub(crate) same_node: SameNode,
     /// Whether the kernel moves the bytes of two joined pods past the proxy.
@@ -524,7 +539,19 @@ impl Config {
             token: self.token.clone(),
             cluster_id: self.node.cluster_id.clone(),
             mark: self.sockets.mark,
+            outside: self.outside.as_ref().map(|(_, outside)| outside.clone()),
         }
+    }
+
+    /// How a pod of this name reaches the mesh, where that is not from its own network.
+    pub(crate) fn place_of(
+        &self,
+        name: &WorkloadName,
+        disowned: Arc<AtomicBool>,
+    ) -> Option<FromOutside> {
+        let (address, outside) = self.outside.clone()?;
+        let entry = entry_uid(&self.node.cluster_id, &name.namespace, &name.name).into();
+        Some(FromOutside { entry, address, outside, disowned })
     }
 
     /// Validates what was written. `environment` holds the variables without a flag.
@@ -567,6 +594,7 @@ impl Config {
             operator,
             worker_threads: parse::worker_threads(args, proxy_config.concurrency),
             zds_socket: args.zds_socket.clone(),
+            outside: args.outside_address.zip(args.outside_socket.clone().map(Outside::new)),
             same_node: args.same_node,
             kernel_path: args.kernel_path,
             response_baggage: args.response_baggage,

@@ -246,7 +246,7 @@ impl Supervisor {
             return;
         }
         self.stop_pod(&pod.uid);
-        let sockets = match PodSockets::open(netns, self.options) {
+        let sockets = match PodSockets::open(netns, &self.options) {
             Ok(sockets) => sockets,
             Err(error) => {
                 let reason = format!("{:#}", anyhow::Error::new(error));

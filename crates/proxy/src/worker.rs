@@ -400,11 +400,14 @@ impl Worker {
         self.remove(&uid).await;
         let name = WorkloadName::new(&*info.namespace, &*info.name);
         let shares = Shares::new(&self.shared.mesh.descriptors, &name);
+        let outside = self.shared.config.place_of(&name, self.shared.mesh.disowned.clone());
+        let outside = outside.map(Arc::new);
         let netns = Some(netns);
         let pod = Pod {
             uid: uid.clone(),
             name,
             netns: netns.map(Arc::new),
+            outside,
             identity: identity.clone(),
             shares,
         };

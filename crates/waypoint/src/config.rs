@@ -388,7 +388,13 @@ impl Config {
 
     fn access(&self, service: &ControlPlane) -> Access {
         let cluster_id = self.cluster_id.clone();
-        Access { service: service.clone(), token: self.token.clone(), cluster_id, mark: None }
+        Access {
+            service: service.clone(),
+            token: self.token.clone(),
+            cluster_id,
+            mark: None,
+            outside: None,
+        }
     }
 
     /// What it asks the control plane for.

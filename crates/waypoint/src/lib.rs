@@ -130,7 +130,14 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let name = WorkloadName::new(&*config.namespace, &*config.pod);
     let shares = Shares::new(&mesh.descriptors, &name);
     let uid = name.to_string().into();
-    let own = Arc::new(OwnWorkload { uid, name, netns: None, identity: identity.clone(), shares });
+    let own = Arc::new(OwnWorkload {
+        uid,
+        name,
+        netns: None,
+        outside: None,
+        identity: identity.clone(),
+        shares,
+    });
     let (exports, records) = Queue::new();
     let shared = Arc::new(Shared::new(config, mesh, own, exports));
     tokio::spawn(keeper.run());

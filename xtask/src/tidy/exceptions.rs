@@ -24,7 +24,7 @@ pub(super) const CIRCLES: &[(&str, usize, &str)] = &[
     ("crates/bench/src/peer.rs", 11, PARTS),
     ("crates/bench/src/scale.rs", 6, PARTS),
     ("crates/cli/src/args.rs", 4, PARTS),
-    ("crates/cli/src/commands.rs", 29, PARTS),
+    ("crates/cli/src/commands.rs", 30, PARTS),
     (
         "crates/cluster/src/api.rs",
         2,

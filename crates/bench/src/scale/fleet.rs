@@ -101,7 +101,7 @@ impl Fleet {
         let roots = std::fs::read_to_string(&roots).context("read the roots")?;
         let tls = Some(ServiceConnector::new(&roots, CONTROL_HOST, None)?);
         let common = Arc::new(Common {
-            target: Target { uri: server, tls, mark: None },
+            target: Target { uri: server, tls, mark: None, outside: None },
             names: Mutex::default(),
             versions: Mutex::new(Texts::default()),
             digests: Mutex::default(),

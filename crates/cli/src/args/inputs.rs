@@ -46,7 +46,7 @@ impl NamespaceArgs {
     }
 }
 
-fn namespace(word: &str) -> Result<String, String> {
+pub(super) fn namespace(word: &str) -> Result<String, String> {
     names::dns_label(word).map_or_else(|| Ok(word.to_owned()), Err)
 }
 

@@ -1,4 +1,4 @@
-//! `ambit join` and `ambit token`: this computer as a node of a machine on another.
+//! `ambit join`: this computer as a node of a machine on another.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -6,61 +6,108 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use ambit_load::tell;
-use ambit_machine::{Client, HostPath, JoinToken, LinkConfig, NodeLabels, UpConfig};
+use ambit_machine::{
+    Client, ClusterToken, Egress, HostPath, JoinToken, LinkConfig, NodeLabels, UpConfig, Workload,
+};
 use anyhow::{Context, Result, bail};
 
-use super::up::{Interruptions, down, gone, start};
-use crate::args::{JoinArgs, StateArgs, TokenArgs, TokenCommand};
+use super::up::{Interruptions, down, gone, start, wait_for_pods};
+use crate::args::{JoinArgs, StateArgs};
 
 /// The most that is read of standard input: more than a token has.
 const INPUT_SIZE_MAX_BYTES: u64 = 64 << 10;
 
-/// Makes a token and prints it.
-pub(super) async fn token(args: TokenArgs) -> Result<ExitCode> {
-    let TokenCommand::Create(args) = args.command;
-    let client = Client::new(super::layout(&args.state));
-    let token = client.create_token(args.node, args.ttl, args.address).await?;
-    super::print_text(&format!("{}\n", token.to_line()))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Starts a machine that is a node of another.
+/// Starts a machine that is a node of another, or that carries a workload of a cluster.
 pub(super) async fn join(args: JoinArgs) -> Result<ExitCode> {
-    let token: JoinToken = read(&args.token)?.parse()?;
+    let token = read(&args.token)?;
+    let is_of_cluster = ClusterToken::is_meant(&token);
+    if args.renew {
+        if !is_of_cluster {
+            bail!("--renew is for tokens of a cluster's WorkloadEntry; a machine needs no other");
+        }
+        let layout = super::layout(&args.state);
+        ambit_machine::renew(&layout, &token.parse()?)?;
+        tell(format_args!("the machine at {} has the token", layout.root().display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (link, mesh, as_what) = match is_of_cluster {
+        true => of_cluster(&args, token.parse()?)?,
+        false => of_machine(&args, token.parse()?)?,
+    };
     let images = args.pods.images.read()?;
-    let (node, address) = (token.node.clone(), token.address);
+    let mut egress = args.pods.egress.clone();
+    if is_of_cluster && egress.is_none() {
+        egress = Some(Egress::EVERYWHERE.parse()?);
+    }
     let config = UpConfig {
         state: super::layout(&args.state).root().to_owned(),
         nodes: 1,
         binary: std::env::current_exe().context("find this program")?,
-        mesh: token.mesh,
+        mesh,
         images: images.commands.clone(),
         node_labels: NodeLabels::default(),
         host_paths: HostPath::all(&args.pods.host_paths)?,
-        confined: !args.trust_home,
+        // The command is this user's own.
+        confined: !args.trust_home && !is_of_cluster,
         limits: !args.pods.no_limits,
-        egress: args.pods.egress.clone(),
+        egress,
         proxies: BTreeMap::new(),
         arguments: BTreeMap::new(),
         environment: BTreeMap::new(),
-        link: LinkConfig::joined(token)?,
+        link,
     };
     let begun = Instant::now();
     let mut interruptions = Interruptions::listen()?;
     let born = start(&config, &images, &mut interruptions, begun).await?;
-    let seconds = begun.elapsed().as_secs_f64();
     let state = born.layout.root().display();
-    tell(format_args!("{seconds:6.2}s joined {address} as {node}; state in {state}"));
+    let client = Client::new(born.layout.clone());
+    let mut is_ready = true;
+    if is_of_cluster {
+        is_ready = tokio::select! {
+            failing = wait_for_pods(&client, false, begun) => failing?.is_empty(),
+            () = interruptions.next() => false,
+        };
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    tell(format_args!("{seconds:6.2}s joined {as_what}; state in {state}"));
     if args.detach {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     tell(format_args!("        Ctrl-C leaves it"));
-    let client = Client::new(born.layout);
     tokio::select! {
         () = interruptions.next() => {}
         () = gone(&client) => bail!("the machine has ended; see its logs"),
     }
     down(&StateArgs { state: Some(config.state) }).await
+}
+
+/// How the machine is linked, whether it carries the mesh, and as what it joins which.
+type Link = (LinkConfig, bool, String);
+
+fn of_machine(args: &JoinArgs, token: JoinToken) -> Result<Link> {
+    if !args.command.is_empty() {
+        bail!(
+            "the token is one of a machine, whose pods run here; leave out -- and the command, or \
+             make a token of a WorkloadEntry with `ambit token create --kube`"
+        );
+    }
+    let (mesh, as_what) = (token.mesh, format!("{} as {}", token.address, token.node));
+    Ok((LinkConfig::joined(token)?, mesh, as_what))
+}
+
+fn of_cluster(args: &JoinArgs, token: ClusterToken) -> Result<Link> {
+    if args.command.is_empty() {
+        bail!(
+            "the token is one of a WorkloadEntry; write what runs as that workload behind --, as \
+             in `ambit join - -- python3 -m http.server 8080`"
+        );
+    }
+    if args.trust_home {
+        bail!("--trust-home is for tokens of a machine; a cluster chooses nothing here");
+    }
+    let Workload { namespace, entry, control, .. } = &token.cluster;
+    let as_what = format!("the mesh of {control} as WorkloadEntry {namespace}/{entry}");
+    Ok((LinkConfig::cluster(token, args.command.clone())?, true, as_what))
 }
 
 /// The token, or what is on standard input in its place.

@@ -5,7 +5,7 @@ use ambit_machine::layout::Layout;
 use ambit_machine::ownership::check_state_directory;
 use ambit_machine::{Record, RecordError};
 use ambit_wire::admin::{Explanation, List, Node, Status, control};
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 
 use super::ask::{self, Role};
@@ -95,6 +95,12 @@ impl Mesh {
         match self {
             Self::Machine(layout) => {
                 let socket = layout.control_socket();
+                if let Ok(Record { workload: Some(workload), .. }) = Record::read(layout) {
+                    bail!(
+                        "control is in the cluster, at {}; ask it with --kube, where kubectl works",
+                        workload.control
+                    );
+                }
                 ask::get(Role { name: "control", socket: &socket }, target).await
             }
             Self::Cluster(cluster) => {

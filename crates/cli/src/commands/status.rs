@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use ambit_machine::{Client, LinkInfo, MachineStatus, NodeInfo, RoleInfo};
+use ambit_machine::{CarriedWorkload, Client, LinkInfo, MachineStatus, NodeInfo, RoleInfo};
 use ambit_wire::admin::{
     ApiVersion, CertificateState, FailingPod, HeldCertificate, List, NotAccepted, NotCaptured,
     Severity, Shares, Status, node_proxy,
@@ -69,6 +69,12 @@ enum ControlSays {
         /// Where that listens.
         joined: SocketAddr,
     },
+    /// It is in the cluster a workload of which this computer carries.
+    #[serde(rename_all = "camelCase")]
+    InCluster {
+        /// Which workload.
+        workload: CarriedWorkload,
+    },
 }
 
 /// Prints the state of the machine and of the mesh; fails when something is not well.
@@ -82,9 +88,9 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
         Mesh::Cluster(_) => (None, Vec::new()),
     };
     let has_mesh = machine.as_ref().is_none_or(|machine| machine.mesh);
-    let joined = machine.as_ref().and_then(|machine| machine.joined);
+    let elsewhere = machine.as_ref().and_then(elsewhere);
     let (says, shares, (revoked, failing)) = if has_mesh {
-        ask(&mesh, joined).await
+        ask(&mesh, elsewhere).await
     } else {
         (ControlSays::NoMesh {}, Vec::new(), (Vec::new(), Vec::new()))
     };
@@ -119,14 +125,21 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode> {
 /// Certificates that are revoked, and others that cannot be used or are not renewed.
 type Certificates = (Vec<FailingCertificate>, Vec<FailingCertificate>);
 
+/// Where control is, if not on this machine.
+fn elsewhere(machine: &MachineStatus) -> Option<ControlSays> {
+    let at_home = machine.joined.map(|joined| ControlSays::AtHome { joined });
+    let workload = machine.workload.clone();
+    at_home.or_else(|| workload.map(|workload| ControlSays::InCluster { workload }))
+}
+
 /// Asks control and all proxies at once, so that silent ones cost one timeout in all.
 async fn ask(
     mesh: &Mesh,
-    joined: Option<SocketAddr>,
+    elsewhere: Option<ControlSays>,
 ) -> (ControlSays, Vec<NodeShares>, Certificates) {
     let control = async {
-        match joined {
-            Some(joined) => ControlSays::AtHome { joined },
+        match elsewhere {
+            Some(elsewhere) => elsewhere,
             None => match mesh.status().await {
                 Ok(status) => ControlSays::Status(Box::new(status)),
                 Err(error) => ControlSays::Silent { error: format!("{error:#}") },
@@ -151,7 +164,7 @@ fn is_well(whole: &Whole) -> bool {
                 && status.findings.iter().all(|it| it.severity == Severity::Warning)
         }
         ControlSays::Silent { .. } => false,
-        ControlSays::NoMesh {} | ControlSays::AtHome { .. } => true,
+        ControlSays::NoMesh {} | ControlSays::AtHome { .. } | ControlSays::InCluster { .. } => true,
     };
     is_mesh_well
         && whole.pods_not_ready.is_empty()
@@ -320,7 +333,7 @@ fn machine_text(machine: &MachineStatus) -> String {
     let roles: Vec<_> = machine.roles.iter().map(role).collect();
     let mut text = table::format(&["NODE", "ADDRESS", "PODS READY"], &nodes);
     for node in &machine.nodes {
-        text.push_str(&link_text(node, machine.joined.is_some()));
+        text.push_str(&link_text(node, machine));
     }
     text.push('\n');
     text.push_str(&table::format(&["ROLE", "STATE", "RESTARTS", "LOG"], &roles));
@@ -333,14 +346,19 @@ fn machine_text(machine: &MachineStatus) -> String {
 }
 
 /// How the link of a node is, if it has one.
-fn link_text(node: &NodeInfo, is_joined: bool) -> String {
+fn link_text(node: &NodeInfo, machine: &MachineStatus) -> String {
     let Some(link) = &node.link else { return String::new() };
     let LinkInfo { connected, peer, since, reason } = link;
-    let what = match (is_joined, connected) {
-        (true, true) => format!("is connected to home, {peer}"),
-        (true, false) => format!("is not connected to home, {peer}: {reason}"),
-        (false, true) => format!("is another computer, connected from {peer}"),
-        (false, false) => format!("is another computer, and not connected: {reason}"),
+    let to = match (machine.joined, &machine.workload) {
+        (Some(_), _) => Some("home"),
+        (None, Some(_)) => Some("control"),
+        (None, None) => None,
+    };
+    let what = match (to, connected) {
+        (Some(to), true) => format!("is connected to {to}, {peer}"),
+        (Some(to), false) => format!("is not connected to {to}, {peer}: {reason}"),
+        (None, true) => format!("is another computer, connected from {peer}"),
+        (None, false) => format!("is another computer, and not connected: {reason}"),
     };
     let since = if since.is_empty() { String::new() } else { format!(", since {since}") };
     format!("{} {what}{since}\n", node.name)
@@ -358,6 +376,13 @@ fn mesh_text(mesh: &ControlSays) -> String {
         ControlSays::NoMesh {} => "without the mesh: pods, services and DNS alone\n".to_owned(),
         ControlSays::AtHome { joined } => {
             format!("control is at home, {joined}: its status says more\n")
+        }
+        ControlSays::InCluster { workload } => {
+            let CarriedWorkload { namespace, entry, address, control, .. } = workload;
+            format!(
+                "this computer is WorkloadEntry {namespace}/{entry}, {address}; control is in the \
+                 cluster, {control}: `ambit status --kube` says more where kubectl works\n"
+            )
         }
     }
 }
@@ -537,6 +562,7 @@ mod tests {
             rootless: true,
             mesh: true,
             joined: None,
+            workload: None,
             egress: Some("192.0.2.0/24,2001:db8::/32".parse().unwrap()),
             nodes: vec![NodeInfo {
                 name: "node-1".to_owned(),

@@ -27,6 +27,7 @@ mod install;
 mod istio;
 mod load;
 mod migration;
+mod outside;
 mod policy;
 mod routes;
 mod scale;

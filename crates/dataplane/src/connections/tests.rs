@@ -79,6 +79,7 @@ fn run(test: impl AsyncFnOnce(Bed)) {
         let own = OwnWorkload {
             uid: "web-1".into(),
             netns: None,
+            outside: None,
             identity: Identity::new("cluster.local", "app", "web"),
             shares: Shares::new(&mesh.descriptors, &name),
             name,
@@ -198,6 +199,7 @@ fn a_pod_is_not_another_with_its_uid() {
             Arc::new(OwnWorkload {
                 uid: "web-1".into(),
                 netns: None,
+                outside: None,
                 identity: Identity::new("cluster.local", "app", "web"),
                 shares: Shares::new(&bed.mesh.descriptors, &name),
                 name,

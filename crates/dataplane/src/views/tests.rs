@@ -140,7 +140,7 @@ fn access(address: SocketAddr) -> Access {
         headers: vec![header],
     };
     let token = Token::Literal(Zeroizing::new("a.b.c".into()));
-    Access { service, token, cluster_id: "Kubernetes".into(), mark: Some(1337) }
+    Access { service, token, cluster_id: "Kubernetes".into(), mark: Some(1337), outside: None }
 }
 
 /// A control plane and a proxy that follows it.

@@ -41,6 +41,14 @@ impl Egress {
 
     /// Why nothing may be sent to this address; `None` if it may.
     pub(super) fn refusal(&self, ip: IpAddr) -> Option<&'static str> {
+        let is_own = own_networks().iter().any(|network| network.contains(&ip.to_canonical()));
+        let own = is_own.then_some("it is one of the machine's own networks");
+        own.or_else(|| self.refusal_of_cluster(ip))
+    }
+
+    /// The same for a machine that carries a workload of a cluster, whose networks may have the
+    /// addresses of the machine's own.
+    pub(super) fn refusal_of_cluster(&self, ip: IpAddr) -> Option<&'static str> {
         let ip = ip.to_canonical();
         let is_allowed = self.networks.iter().any(|network| network.contains(&ip));
         never(ip).or_else(|| (!is_allowed).then_some("--egress does not name it"))
@@ -49,9 +57,6 @@ impl Egress {
 
 /// Why nothing is ever sent to this address from a machine.
 fn never(ip: IpAddr) -> Option<&'static str> {
-    if own_networks().iter().any(|network| network.contains(&ip)) {
-        return Some("it is one of the machine's own networks");
-    }
     let (is_loopback, is_link_local, is_any) = match ip {
         IpAddr::V4(v4) => {
             let is_any = v4.octets()[0] == 0 || v4.is_broadcast();
@@ -145,6 +150,19 @@ mod tests {
         check(some, "192.0.3.1", Err("does not name it"));
         check(some, "2001:db9::1", Err("does not name it"));
         check("0.0.0.0/0", "2001:db8::1", Err("does not name it"));
+    }
+
+    #[test]
+    fn a_workload_of_a_cluster_reaches_its_networks_and_not_the_host_itself() {
+        let egress: Egress = Egress::EVERYWHERE.parse().unwrap();
+        let refusal = |ip: &str| egress.refusal_of_cluster(ip.parse().unwrap());
+        for ip in ["10.244.1.2", "10.96.0.1", "172.18.0.11", "fd00:10:244:1::2", "192.0.2.1"] {
+            assert_eq!(refusal(ip), None, "{ip}");
+        }
+        for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1", "0.0.0.0"]
+        {
+            assert!(refusal(ip).is_some(), "{ip}");
+        }
     }
 
     #[test]

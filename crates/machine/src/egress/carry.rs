@@ -25,7 +25,7 @@ use ambit_net::socket::{
     tcp_listener,
 };
 use ambit_net::sys::{mount, process};
-use ambit_words::names::RESOLV_CONF;
+use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, RESOLV_CONF};
 use ambit_words::ports;
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -35,6 +35,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::allowed::Egress;
+use super::hand_out;
 use super::protocol::QUERY_SIZE_MAX_BYTES;
 use super::way::Way;
 use crate::accepting::ACCEPT_PAUSE;
@@ -59,7 +60,7 @@ const TOLD_MAX: usize = 256;
 
 /// What all connections share.
 struct Outside {
-    way: Way,
+    way: Arc<Way>,
     egress: Egress,
     room: Arc<Semaphore>,
     /// Addresses that the log says are refused.
@@ -67,29 +68,42 @@ struct Outside {
 }
 
 /// Opens the way out of a machine, on a thread of its own: what passes must not wait while the
-/// controllers of the machine work. The other end of the socket has a process on the host.
-pub(crate) fn open(machine: &Arc<Machine>, socket: OwnedFd) -> anyhow::Result<()> {
+/// controllers of the machine work. The other end of the socket has a process on the host. A
+/// machine that carries a workload of a cluster has a listener for HBONE too: only its proxy
+/// reaches the outside then.
+pub(crate) fn open(
+    machine: &Arc<Machine>,
+    socket: OwnedFd,
+    hbone: Option<&Arc<OwnedFd>>,
+) -> anyhow::Result<()> {
     let egress = machine.record.egress.clone().context("the machine has no way out")?;
     let files = process::open_files_limit();
     let connections = (files.saturating_sub(OTHER_FILES) / 2).clamp(1, CONNECTIONS_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
     let outside = Arc::new(Outside {
-        way: Way::new(socket)?,
+        way: Arc::new(Way::new(socket)?),
         egress,
         room: Arc::new(Semaphore::new(connections)),
         told: Mutex::default(),
     });
-    for (name, netns) in &machine.members {
-        let listener = lead_out(netns).with_context(|| format!("lead {name} out"))?;
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        tokio::spawn(take(Arc::clone(&outside), listener));
+    if machine.record.workload.is_some() {
+        let hbone = hbone.context("the socket that listens for other proxies is missing")?;
+        let (path, way) = (machine.layout.outside_socket(), Arc::clone(&outside.way));
+        hand_out::serve(&path, way, Arc::clone(hbone))
+            .with_context(|| format!("listen at {}", path.display()))?;
+    } else {
+        for (name, netns) in &machine.members {
+            let listener = lead_out(netns).with_context(|| format!("lead {name} out"))?;
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            tokio::spawn(take(Arc::clone(&outside), listener));
+        }
     }
     let names = machine.layout.resolve_socket();
     let listener = Listener::bind(&names);
     let listener = listener.with_context(|| format!("listen at {}", names.display()))?;
     tokio::spawn(answer_names(Arc::clone(&outside), listener));
-    // A machine that joined another has no control.
+    // A machine whose control is elsewhere has none.
     if let Some(control) = machine.members.get(fabric::CONTROL_NAME) {
         control.run(|| answer_here(&names))?.context("answer DNS where control is")?;
     }
@@ -125,7 +139,7 @@ fn answer_here(names: &Path) -> anyhow::Result<()> {
     for address in DNS.both() {
         route.ensure_address("lo", host(address))?;
     }
-    let outside = Some(dns::Outside::new(names.to_owned()));
+    let outside = Some(dns::Outside::new(names.to_owned(), DEFAULT_CLUSTER_DOMAIN));
     Ok(dns::serve(&DNS.both(), dns::Names { zone: SharedZone::default(), outside })?)
 }
 

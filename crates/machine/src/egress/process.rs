@@ -7,6 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::seqpacket::{BlockingConnection, Connection, PacketError};
-use ambit_net::socket::{DialOptions, ISTIO_KEEPALIVE, tcp_dial};
+use ambit_net::socket::{DialOptions, ISTIO_KEEPALIVE, set_keepalive, tcp_dial};
 use ambit_net::sys::process;
 use ambit_words::names::RESOLV_CONF;
 use anyhow::{Context, bail};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -35,12 +36,13 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts the process, where the caller is. What is returned is process 1's end of its socket: when
 /// the last copy of it closes, the process ends.
-pub(crate) fn start(binary: &Path, egress: &Egress) -> io::Result<OwnedFd> {
+pub(crate) fn start(binary: &Path, egress: &Egress, source: Option<IpAddr>) -> io::Result<OwnedFd> {
     let (theirs, ours) = BlockingConnection::pair()?;
     let mut command = Command::new(binary);
     command
         .arg0(SHIPPED_BINARY)
         .args([OsStr::new(COMMAND), OsStr::new(&egress.to_string())])
+        .args(source.map(|source| source.to_string()))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -56,25 +58,34 @@ pub(crate) fn start(binary: &Path, egress: &Egress) -> io::Result<OwnedFd> {
 pub(crate) fn run(words: &[OsString]) -> anyhow::Result<ExitCode> {
     process::new_session().context("leave the caller's terminal")?;
     process::raise_open_files_limit().context("raise the limit of open files")?;
-    let [networks] = words else { bail!("this is the machine's own; use `ambit up --egress`") };
+    let (networks, source) = match words {
+        [networks] => (networks, None),
+        [networks, source] => (networks, Some(source)),
+        _ => bail!("this is the machine's own; use `ambit up --egress`"),
+    };
     let egress: Egress = networks.to_str().context("the networks are no text")?.parse()?;
+    let source = source.map(|it| it.to_str().context("the address is no text")).transpose()?;
+    let source = source.map(str::parse::<IpAddr>).transpose().context("read the address")?;
     let socket = io::stdin().as_fd().try_clone_to_owned().context("take over the socket")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(socket, egress))?;
+    runtime.block_on(serve(socket, egress, source))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the questions share.
 struct Host {
     egress: Egress,
+    /// Of a machine that carries a workload of a cluster: the workload's address.
+    source: Option<IpAddr>,
     connection: Connection,
     dials: Semaphore,
     queries: Semaphore,
 }
 
-async fn serve(socket: OwnedFd, egress: Egress) -> anyhow::Result<()> {
+async fn serve(socket: OwnedFd, egress: Egress, source: Option<IpAddr>) -> anyhow::Result<()> {
     let host = Arc::new(Host {
         egress,
+        source,
         connection: Connection::from_fd(socket)?,
         dials: Semaphore::new(DIALS_MAX),
         queries: Semaphore::new(QUERIES_MAX),
@@ -99,7 +110,7 @@ async fn serve(socket: OwnedFd, egress: Egress) -> anyhow::Result<()> {
 async fn answer(host: Arc<Host>, number: u64, question: Question) {
     let outcome = match question {
         Question::Dial(to) => match host.dials.try_acquire() {
-            Ok(_held) => dial(&host.egress, to).await.map(|it| (Vec::new(), Some(it))),
+            Ok(_held) => dial(&host, to).await.map(|it| (Vec::new(), Some(it))),
             Err(_full) => Err(system_error(rustix::io::Errno::AGAIN)),
         },
         Question::Resolve(query) => match host.queries.try_acquire() {
@@ -130,11 +141,34 @@ fn errno(error: &io::Error) -> i32 {
 }
 
 /// A connection from the host; an address that is refused is `EACCES`.
-async fn dial(egress: &Egress, to: std::net::SocketAddr) -> io::Result<TcpStream> {
-    if egress.refusal(to.ip()).is_some() {
+async fn dial(host: &Host, to: SocketAddr) -> io::Result<TcpStream> {
+    let refusal = match host.source {
+        None => host.egress.refusal(to.ip()),
+        Some(_) => host.egress.refusal_of_cluster(to.ip()),
+    };
+    if refusal.is_some() {
         return Err(system_error(rustix::io::Errno::ACCESS));
     }
-    let options = DialOptions { keepalive: Some(ISTIO_KEEPALIVE), ..DialOptions::default() };
-    let connecting = timeout(DIAL_TIMEOUT, tcp_dial(to, &options)?.connected());
+    // Others know the workload by its address, of those that the host has.
+    let connecting = async {
+        match host.source.filter(|source| source.is_ipv4() == to.is_ipv4()) {
+            None => {
+                let keepalive = Some(ISTIO_KEEPALIVE);
+                let options = DialOptions { keepalive, ..DialOptions::default() };
+                tcp_dial(to, &options)?.connected().await
+            }
+            Some(source) => {
+                let socket = match to {
+                    SocketAddr::V4(_) => TcpSocket::new_v4(),
+                    SocketAddr::V6(_) => TcpSocket::new_v6(),
+                }?;
+                socket.bind(SocketAddr::new(source, 0))?;
+                let stream = socket.connect(to).await?;
+                set_keepalive(&stream, ISTIO_KEEPALIVE)?;
+                Ok(stream)
+            }
+        }
+    };
+    let connecting = timeout(DIAL_TIMEOUT, connecting);
     connecting.await.unwrap_or_else(|_| Err(system_error(rustix::io::Errno::TIMEDOUT)))
 }

@@ -42,6 +42,12 @@ pub struct JoinTokenError {
     what: &'static str,
 }
 
+impl JoinTokenError {
+    pub(super) fn new(what: &'static str) -> Self {
+        Self { what }
+    }
+}
+
 impl JoinToken {
     pub(crate) fn new(
         node: NodeNetwork,
@@ -78,7 +84,7 @@ impl FromStr for JoinToken {
     type Err = JoinTokenError;
 
     fn from_str(line: &str) -> Result<Self, JoinTokenError> {
-        let wrong = |what| JoinTokenError { what };
+        let wrong = JoinTokenError::new;
         let line = line.trim();
         if line.len() > SIZE_MAX_BYTES {
             return Err(wrong("is too long"));

@@ -309,6 +309,7 @@ fn start_of_authority() -> Option<Record> {
 #[cfg(test)]
 mod tests {
     use ambit_net::seqpacket::Listener;
+    use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
     use futures::FutureExt as _;
     use hickory_proto::op::Query;
 
@@ -404,7 +405,7 @@ mod tests {
             }
         });
         let zone = Arc::new(RwLock::new(Arc::new(zone())));
-        Names { zone, outside: Some(Outside::new(path.to_owned())) }
+        Names { zone, outside: Some(Outside::new(path.to_owned(), DEFAULT_CLUSTER_DOMAIN)) }
     }
 
     #[tokio::test]

@@ -118,10 +118,12 @@ fn link_name(pod: u8) -> String {
     format!("pod{pod}")
 }
 
-/// Makes a pod's network, or completes one that is half there.
+/// Makes a pod's network, or completes one that is half there. `further` is an address that it has
+/// for itself alone: others reach it there from outside of the machine.
 pub(crate) fn set_up_pod(
     network: NodeNetwork,
     pod: u8,
+    further: Option<IpAddr>,
     path: &Path,
 ) -> Result<NetNs, NetworkError> {
     let failed =
@@ -143,7 +145,13 @@ pub(crate) fn set_up_pod(
     route.ensure_veth(&link, POD_LINK, Some(&netns))?;
     route.set_master(&link, BRIDGE)?;
     route.set_up(&link)?;
-    let inside = || set_up_inside(network.pod(pod), network.gateway());
+    let inside = || -> Result<(), NetworkError> {
+        set_up_inside(network.pod(pod), network.gateway())?;
+        match further {
+            None => Ok(()),
+            Some(further) => Ok(RouteSocket::open()?.ensure_address("lo", host(further))?),
+        }
+    };
     netns.run(inside).map_err(|source| failed("enter", source))??;
     Ok(netns)
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ambit_manifest::gateway::Position;
 use ambit_manifest::waypoint::SECRETS;
 use ambit_words::labels::{GATEWAY_MANAGED, GATEWAY_NAME};
-use ambit_words::names::{RESOLV_CONF, ROOTS, TOKENS};
+use ambit_words::names::{DEFAULT_CLUSTER_DOMAIN, RESOLV_CONF, ROOTS, TOKENS};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, LifecycleHandler, Pod, SecurityContext,
 };
@@ -19,6 +19,7 @@ use super::probe;
 use super::sources::{Sources, hostname};
 use crate::cgroups::{Cgroups, Limits};
 use crate::image::{StoredImage, command_line, expand, is_users_choice};
+use crate::join::CarriedWorkload;
 use crate::layout::LAYER;
 use crate::pod::{
     ContainerPlan, GRACE_SECONDS_MAX, Hook, PodPlan, Probes, ProcessPlan, RestartPolicy, RootPlan,
@@ -68,20 +69,27 @@ const SIGNALS: [(&str, i32); 18] = [
 const REAL_TIME_SIGNALS: (i32, i32) = (34, 64);
 
 /// The files that a pod sees instead of the host's or its image's, by name, with their content.
-pub(crate) fn files(pod: &Pod, pod_ips: &[IpAddr]) -> Vec<(&'static str, String)> {
+pub(crate) fn files(
+    pod: &Pod,
+    pod_ips: &[IpAddr],
+    workload: Option<&CarriedWorkload>,
+) -> Vec<(&'static str, String)> {
     let names = PodName::of(pod);
     let spec = pod.spec.as_ref();
+    let domain = workload.map_or(DEFAULT_CLUSTER_DOMAIN, |it| &it.cluster_domain);
     let hostname = hostname(pod);
     let subdomain = spec.and_then(|spec| spec.subdomain.as_deref());
     let full = subdomain
-        .map(|subdomain| format!("{hostname}.{subdomain}.{}.svc.cluster.local\t", names.namespace));
+        .map(|subdomain| format!("{hostname}.{subdomain}.{}.svc.{domain}\t", names.namespace));
     let mut hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
-    for ip in pod_ips {
+    // Others know it by that address.
+    let own = workload.map(|it| it.address);
+    for ip in own.iter().chain(pod_ips) {
         hosts += &format!("{ip}\t{}{hostname}\n", full.as_deref().unwrap_or_default());
     }
     let dns = crate::addresses::DNS;
     let resolv = format!(
-        "search {}.svc.cluster.local svc.cluster.local cluster.local\n\
+        "search {}.svc.{domain} svc.{domain} {domain}\n\
          nameserver {}\nnameserver {}\noptions ndots:5\n",
         names.namespace, dns.v4, dns.v6
     );
@@ -292,7 +300,8 @@ impl Builder<'_> {
     /// The files of the pod's own: where, and the content's file.
     fn files(&self) -> Vec<(PathBuf, PathBuf)> {
         let directory = self.sources.directory();
-        let files = files(self.sources.pod, self.sources.place.pod_ips).into_iter();
+        // Their names alone.
+        let files = files(self.sources.pod, self.sources.place.pod_ips, None).into_iter();
         files.map(|(path, _)| (PathBuf::from(path), directory.join(file_name(path)))).collect()
     }
 

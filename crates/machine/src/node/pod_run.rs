@@ -395,7 +395,10 @@ impl PodRun {
             };
             self.number = Some(number);
             self.status.pod_ips = network.pod(number).both().to_vec();
-            network::set_up_pod(network, number, &path)?
+            {
+                let further = self.context.record.workload.as_ref().map(|it| it.address);
+                network::set_up_pod(network, number, further, &path)?
+            }
         };
         self.status.netns = path;
         Ok(netns)
@@ -415,7 +418,9 @@ impl PodRun {
 
     fn write_files(&self, pod: &Pod) -> Result<(), StartError> {
         let directory = self.context.layout.pod_directory(&self.context.node, &self.names.uid);
-        for (path, content) in plan::files(pod, &self.status.pod_ips) {
+        for (path, content) in
+            plan::files(pod, &self.status.pod_ips, self.context.record.workload.as_ref())
+        {
             let path = directory.join(plan::file_name(path));
             replace_file(&path, content.as_bytes())
                 .map_err(|source| StartError::File { path, source })?;

@@ -178,6 +178,7 @@ async fn shares_that_are_used_up_are_told_and_only_a_full_proxy_is_not_ready() {
         shares: Shares::new(&shared.mesh.descriptors, &name),
         name,
         netns: Some(Arc::new(NetNs::current().expect("this namespace"))),
+        outside: None,
         identity: Identity::new("cluster.local", "shop", "cart"),
     });
     shared.pods.rcu(|pods| {

@@ -256,6 +256,7 @@ impl Proxy {
             uid: pod.uid.as_str().into(),
             name: WorkloadName::new("default", pod.workload.name.clone()),
             netns: Some(Arc::new(pod.netns.try_clone().unwrap())),
+            outside: None,
             identity: pod.workload.identity(),
             shares: Shares::new(
                 &self.shared.mesh.descriptors,

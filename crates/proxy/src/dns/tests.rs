@@ -65,6 +65,7 @@ impl World {
             uid: uid.into(),
             shares: Shares::new(&self.shared.mesh.descriptors, &name),
             netns: Some(Arc::new(NetNs::current().expect("this namespace"))),
+            outside: None,
             identity: Identity::new("cluster.local", "shop", &*name.name),
             name,
         });

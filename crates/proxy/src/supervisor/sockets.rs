@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ambit_net::namespace::{NetNs, set_sysctl};
+use ambit_net::outside::Outside;
 use ambit_net::procnet;
 use ambit_net::socket::{DEFAULT_BACKLOG, ListenOptions, tcp_listener, udp_bind};
 use ambit_words::ports;
@@ -38,6 +39,9 @@ pub(super) enum SocketError {
         #[source]
         source: io::Error,
     },
+    /// The host does not give its listener.
+    #[error("take over the socket that listens for other proxies")]
+    Outside(#[source] io::Error),
     /// An operator's listener.
     #[error("listen on {address} for {flag}; choose another address with that flag")]
     Operator {
@@ -52,7 +56,7 @@ pub(super) enum SocketError {
 }
 
 /// How sockets in pods are opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PodSocketOptions {
     /// One set of listeners for each.
     pub(super) threads: usize,
@@ -62,13 +66,16 @@ pub(super) struct PodSocketOptions {
     pub(super) ipv6: bool,
     /// Whether DNS is served.
     pub(super) dns: bool,
+    /// Who has the listener for other proxies, where that is not in the pod.
+    pub(super) outside: Option<Outside>,
 }
 
 impl PodSocketOptions {
     pub(super) fn of(config: &Config) -> Self {
         let Config { worker_threads, sockets, dns, .. } = config;
         let (mark, ipv6, dns) = (sockets.mark, sockets.ipv6, dns.enabled);
-        Self { threads: *worker_threads, mark, ipv6, dns }
+        let outside = config.outside.as_ref().map(|(_, outside)| outside.clone());
+        Self { threads: *worker_threads, mark, ipv6, dns, outside }
     }
 }
 
@@ -77,17 +84,32 @@ impl PodSocketOptions {
 pub(super) struct PodSockets {
     netns: Arc<OwnedFd>,
     inode: u64,
+    /// The listeners that are in the namespace.
+    kinds: Vec<ListenerKind>,
     dns: Vec<(DnsSocket, Arc<OwnedFd>)>,
     threads: Vec<Vec<(ListenerKind, Arc<OwnedFd>)>>,
 }
 
 impl PodSockets {
     /// Opens all of them inside the namespace; none is left open when one fails.
-    pub(super) fn open(netns: NetNs, options: PodSocketOptions) -> Result<Self, SocketError> {
-        let opened = netns.run(|| open_inside(options)).map_err(SocketError::Enter)?;
-        let (threads, dns) = opened?;
+    pub(super) fn open(netns: NetNs, options: &PodSocketOptions) -> Result<Self, SocketError> {
+        let (inbound, kinds) = match &options.outside {
+            None => (None, ListenerKind::ALL.to_vec()),
+            Some(outside) => {
+                let inbound = outside.listener().map_err(SocketError::Outside)?;
+                let others =
+                    ListenerKind::ALL.into_iter().filter(|it| *it != ListenerKind::Inbound);
+                (Some(Arc::new(OwnedFd::from(inbound))), others.collect())
+            }
+        };
+        let opened = netns.run(|| open_inside(options, &kinds)).map_err(SocketError::Enter)?;
+        let (mut threads, dns) = opened?;
+        if let Some(inbound) = inbound {
+            // One queue for all of them.
+            threads.iter_mut().for_each(|it| it.push((ListenerKind::Inbound, inbound.clone())));
+        }
         let inode = netns.inode();
-        Ok(Self { netns: Arc::new(netns.into()), inode, dns, threads })
+        Ok(Self { netns: Arc::new(netns.into()), inode, kinds, dns, threads })
     }
 
     /// Whether these are sockets of that namespace.
@@ -104,7 +126,7 @@ impl PodSockets {
             let own = own.collect::<io::Result<BTreeSet<u64>>>()?;
             let netns = NetNs::from_fd(self.netns.try_clone()?)?;
             // It opens them one after the other.
-            for kind in ListenerKind::ALL {
+            for kind in &self.kinds {
                 let listening = netns.run(|| procnet::listeners(kind.port()))??;
                 if listening.iter().all(|inode| own.contains(inode)) {
                     return Ok(false);
@@ -135,7 +157,7 @@ impl PodSockets {
 
 type Opened = (Vec<Vec<(ListenerKind, Arc<OwnedFd>)>>, Vec<(DnsSocket, Arc<OwnedFd>)>);
 
-fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
+fn open_inside(options: &PodSocketOptions, kinds: &[ListenerKind]) -> Result<Opened, SocketError> {
     // Without it, closing one of several listeners of a port resets what waits in its queue. Where
     // it cannot be set, hand-over may lose what comes in the moment of the close, nothing else.
     if let Err(error) = set_sysctl("net.ipv4.tcp_migrate_req", "1") {
@@ -158,7 +180,7 @@ fn open_inside(options: PodSocketOptions) -> Result<Opened, SocketError> {
             let source = |source| SocketError::InPod { address, source };
             Ok((kind, Arc::new(OwnedFd::from(listener.map_err(source)?))))
         };
-        threads.push(ListenerKind::ALL.into_iter().map(open).collect::<Result<_, _>>()?);
+        threads.push(kinds.iter().copied().map(open).collect::<Result<_, _>>()?);
     }
     Ok((threads, dns))
 }
@@ -188,7 +210,7 @@ fn lacks_family(error: &io::Error) -> bool {
 }
 
 fn open_dns(
-    options: PodSocketOptions,
+    options: &PodSocketOptions,
     listen: &ListenOptions,
 ) -> Result<Vec<(DnsSocket, Arc<OwnedFd>)>, SocketError> {
     let listen = ListenOptions { transparent: false, v6only: true, ..listen.clone() };

@@ -221,7 +221,7 @@ fn pod(uid: &str) -> Request {
 
 /// How another proxy listens.
 fn successors() -> PodSocketOptions {
-    PodSocketOptions { threads: 1, mark: Some(1337), ipv6: true, dns: false }
+    PodSocketOptions { threads: 1, mark: Some(1337), ipv6: true, dns: false, outside: None }
 }
 
 fn namespace() -> NetNs {
@@ -517,7 +517,7 @@ async fn the_end_lets_connections_finish_and_keeps_the_view() {
     let disturbed = tokio::time::timeout(2 * TICK, worker.hear()).await;
     assert!(disturbed.is_err(), "{disturbed:?}");
     assert!(is_listening(&netns, 15001) && !world.running.is_finished());
-    let successor = PodSockets::open(netns.try_clone().expect("a descriptor"), successors());
+    let successor = PodSockets::open(netns.try_clone().expect("a descriptor"), &successors());
     let ToWorker::StopAccepting { deadline_ms: Some(deadline_ms) } = worker.hear().await.0 else {
         panic!("the successor takes over")
     };
@@ -559,7 +559,7 @@ async fn the_end_lets_connections_finish_and_keeps_the_view() {
 #[test]
 fn who_listens_on_some_of_the_ports_is_no_successor_yet() {
     let netns = namespace();
-    let own = PodSockets::open(netns.try_clone().expect("a descriptor"), successors());
+    let own = PodSockets::open(netns.try_clone().expect("a descriptor"), &successors());
     let own = own.expect("the pod's sockets");
     let options = ListenOptions { reuse_port: true, v6only: false, ..ListenOptions::default() };
     let mut others = Vec::new();

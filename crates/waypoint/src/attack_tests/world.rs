@@ -238,7 +238,14 @@ impl World {
         let name = WorkloadName::new("app", "way-1");
         let shares = Shares::new(&mesh.descriptors, &name);
         let uid = name.to_string().into();
-        let own = OwnWorkload { uid, name, netns: None, identity: identity("way"), shares };
+        let own = OwnWorkload {
+            uid,
+            name,
+            netns: None,
+            outside: None,
+            identity: identity("way"),
+            shares,
+        };
         let mut servers = Vec::new();
         for port in [HTTP, UNDECLARED, HTTP2, GOOD] {
             servers.push((port, TcpListener::bind((SERVERS[0], 0)).await.unwrap()));

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ambit_net::seqpacket::Connection;
-use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
 use ipnet::IpNet;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -35,8 +34,9 @@ pub(crate) struct Outside {
 
 impl Outside {
     /// By way of process 1, which listens at this socket.
-    pub(crate) fn new(socket: PathBuf) -> Self {
-        let fixed = [DEFAULT_CLUSTER_DOMAIN, "localhost", LOOPBACK].map(str::to_owned);
+    /// `domain` is that of the cluster.
+    pub(crate) fn new(socket: PathBuf, domain: &str) -> Self {
+        let fixed = [domain, "localhost", LOOPBACK].map(str::to_owned);
         let reverse = own_networks().map(reverse_zone);
         let own = fixed.into_iter().chain(reverse).collect();
         Self { socket, own, places: Semaphore::new(QUERIES_MAX) }
@@ -88,11 +88,13 @@ fn reverse_zone(network: IpNet) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ambit_words::names::DEFAULT_CLUSTER_DOMAIN;
+
     use super::*;
 
     #[test]
     fn names_of_the_machine_never_leave_it() {
-        let outside = Outside::new(PathBuf::new());
+        let outside = Outside::new(PathBuf::new(), DEFAULT_CLUSTER_DOMAIN);
         for name in [
             "",
             ".",

@@ -1,0 +1,162 @@
+//! A machine that carries one workload of a Kubernetes cluster's mesh.
+//!
+//! It is one node with one pod, and control is in the cluster. The pod stands for a WorkloadEntry,
+//! whose address is one of the host: the host's network has the socket that listens there, and
+//! every connection to others is opened there ([`crate::egress`]). Nothing else leaves the pod's
+//! network, so what is not captured reaches nobody. Nothing here may decide who may connect: the
+//! proxy does, by what control says.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ambit_net::local_http;
+use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
+use http::Method;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::addresses::NodeNetwork;
+use crate::join::{CarriedWorkload, ClusterToken, LinkInfo, Workload};
+use crate::layout::Layout;
+use crate::record::{Record, RecordError};
+use crate::registry::replace_file;
+
+/// The number of its node: the last one, whose pod network the fewest clusters have too.
+pub(crate) const NODE: u8 = 200;
+/// The one container of its pod.
+const CONTAINER: &str = "command";
+/// How long the proxy may take to say how its connection with control is.
+const LINK_TIMEOUT: Duration = Duration::from_secs(2);
+/// What a proxy says of itself.
+const READY: &str = "/healthz/ready";
+/// The account of pods that name none.
+const DEFAULT_ACCOUNT: &str = "default";
+
+/// Why another token is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum RenewError {
+    /// There is no such machine.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// It carries none.
+    #[error(
+        "the machine at {state} carries no workload of a cluster; join without --renew, or name \
+         another directory with --state"
+    )]
+    NotOfCluster {
+        /// Its state directory.
+        state: PathBuf,
+    },
+    /// The token is of another one.
+    #[error(
+        "the token is of WorkloadEntry {theirs}, and this machine carries {ours}; take it down \
+         with `ambit down` first, or make a token for {ours}"
+    )]
+    Other {
+        /// What the machine carries.
+        ours: String,
+        /// What the token names.
+        theirs: String,
+    },
+    /// The token cannot be kept.
+    #[error("cannot write {path}")]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Gives a machine another token for the workload that it carries. Its proxy reads it for the next
+/// connection with control.
+pub fn renew(layout: &Layout, token: &ClusterToken) -> Result<(), RenewError> {
+    let not_of_cluster = || RenewError::NotOfCluster { state: layout.root().to_owned() };
+    let ours = Record::read(layout)?.workload.ok_or_else(not_of_cluster)?;
+    let theirs = CarriedWorkload::from(&token.cluster);
+    let is_same = |of: fn(&CarriedWorkload) -> (&str, &str, &str)| of(&ours) == of(&theirs);
+    if !is_same(|it| (&it.namespace, &it.entry, &it.service_account))
+        || ours.address != theirs.address
+    {
+        let name = |it: &CarriedWorkload| {
+            format!("{}/{} ({}, {})", it.namespace, it.entry, it.address, it.service_account)
+        };
+        return Err(RenewError::Other { ours: name(&ours), theirs: name(&theirs) });
+    }
+    keep(layout, token).map_err(|(path, source)| RenewError::Write { path, source })
+}
+
+/// Writes down what proves the mesh and the workload, for this user alone.
+pub(crate) fn keep(layout: &Layout, token: &ClusterToken) -> Result<(), (PathBuf, io::Error)> {
+    let node = NodeNetwork::new(NODE).name();
+    let write = |path: PathBuf, content: &str| {
+        let parent = path.parent().map_or(Ok(()), fs::create_dir_all);
+        let written = parent.and_then(|()| replace_file(&path, content.as_bytes()));
+        written.map_err(|error| (path, error))
+    };
+    write(layout.root_certificate(&node), &token.cluster.root)?;
+    write(layout.token(&node), token.secret())
+}
+
+/// How the proxy's connection with control is, as it says itself.
+pub(crate) async fn link(admin: &Path, workload: &CarriedWorkload) -> LinkInfo {
+    let said = local_http::request(admin, Method::GET, READY, Bytes::new(), LINK_TIMEOUT).await;
+    let reason = match said {
+        Ok((_, said)) => {
+            let text = String::from_utf8_lossy(&said).into_owned();
+            let away = text.lines().find_map(|line| line.strip_prefix("control plane: "));
+            away.unwrap_or_default().to_owned()
+        }
+        Err(_) => "its proxy does not answer".to_owned(),
+    };
+    let peer = workload.control.clone();
+    LinkInfo { connected: reason.is_empty(), peer, since: String::new(), reason }
+}
+
+/// The objects of the machine: the namespace in the mesh, the account, and the pod.
+pub(crate) fn objects(workload: &Workload, command: &[String]) -> Vec<Value> {
+    let Workload { namespace, entry, service_account, .. } = workload;
+    let namespaced = |kind: &str, name: &str| {
+        json!({"apiVersion": "v1", "kind": kind,
+            "metadata": {"name": name, "namespace": namespace}})
+    };
+    let in_mesh = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {DATAPLANE_MODE: AMBIENT}}});
+    let mut pod = namespaced("Pod", entry);
+    pod["spec"] = json!({
+        "serviceAccountName": service_account,
+        "containers": [{"name": CONTAINER, "image": CONTAINER, "command": command}],
+    });
+    let account = namespaced("ServiceAccount", service_account);
+    let accounts = (service_account != DEFAULT_ACCOUNT).then_some(account);
+    std::iter::once(in_mesh).chain(accounts).chain([pod]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_token_must_be_of_the_same_entry() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(directory.path());
+        let token = ClusterToken::sample();
+        let renewed = renew(&layout, &token).expect_err("no machine");
+        assert!(matches!(renewed, RenewError::Record(_)), "{renewed}");
+        let mut record = Record::sample();
+        record.write(&layout).expect("written");
+        let renewed = renew(&layout, &token).expect_err("another machine");
+        assert!(matches!(renewed, RenewError::NotOfCluster { .. }), "{renewed}");
+        record.workload = Some(CarriedWorkload::from(&token.cluster));
+        record.write(&layout).expect("written");
+        renew(&layout, &token).expect("the same");
+        let written = fs::read_to_string(layout.token("node-200")).expect("a token");
+        assert_eq!(written, "secret");
+        let mut other = token.clone();
+        other.cluster.entry = "web".to_owned();
+        let renewed = renew(&layout, &other).expect_err("another entry").to_string();
+        assert!(renewed.contains("shop/web") && renewed.contains("shop/db"), "{renewed}");
+    }
+}
