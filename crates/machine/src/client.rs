@@ -28,8 +28,11 @@ use crate::ownership::{OwnershipError, check_state_directory};
 use crate::registry::{ContainerStatus, Phase};
 use crate::rollout_progress::RolloutProgress;
 
-/// How long the machine may take to answer.
+/// How long the machine may take to answer a question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long it may take to do something: many objects take a busy computer a while, and one that
+/// dies closes its socket at once.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often a wait looks again.
 const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -42,6 +45,17 @@ pub enum ClientError {
         /// The state directory.
         state: PathBuf,
         /// Why.
+        source: LocalHttpError,
+    },
+    /// One is there and takes long.
+    #[error(
+        "the machine at {state} runs and does not answer; maybe the computer is too busy for it: \
+         see `ambit logs lab`"
+    )]
+    Silent {
+        /// The state directory.
+        state: PathBuf,
+        /// Which question, and how long it was waited.
         source: LocalHttpError,
     },
     /// Somebody else could answer in the machine's place.
@@ -374,12 +388,27 @@ impl Client {
         let start = Instant::now();
         let mut told = Vec::new();
         loop {
-            let pods = self.pods().await?;
+            let pods = match self.pods().await {
+                // It goes on starting them.
+                Err(ClientError::Silent { .. }) if start.elapsed() <= limit => continue,
+                Err(silent @ ClientError::Silent { .. }) => {
+                    let waiting_for = vec![silent.to_string()];
+                    return Err(WaitError::Timeout { waited: limit, waiting_for });
+                }
+                pods => pods?,
+            };
             let nowhere = pods.iter().filter(|pod| pod.unschedulable);
             let nowhere: Vec<String> = nowhere.filter_map(missing).collect();
             let others = pods.iter().filter(|pod| !pod.unschedulable);
             let waiting_for: Vec<String> = others.filter_map(missing).collect();
-            if waiting_for.is_empty() && self.rollouts_done(&pods).await? {
+            let is_done = match waiting_for.is_empty() {
+                false => false,
+                true => match self.rollouts_done(&pods).await {
+                    Err(ClientError::Silent { .. }) => false,
+                    done => done?,
+                },
+            };
+            if is_done {
                 return match nowhere.is_empty() {
                     true => Ok(pods),
                     false => Err(WaitError::NoNode { pods: nowhere }),
@@ -424,7 +453,7 @@ impl Client {
         command: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_string(command).expect("a command can be written as JSON");
-        self.ask(Method::POST, target, body).await
+        self.ask_for(Method::POST, target, body, ORDER_TIMEOUT).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -433,14 +462,25 @@ impl Client {
         target: &str,
         body: String,
     ) -> Result<T, ClientError> {
+        self.ask_for(method, target, body, ANSWER_TIMEOUT).await
+    }
+
+    async fn ask_for<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: String,
+        patience: Duration,
+    ) -> Result<T, ClientError> {
         if !self.is_within {
             check_state_directory(self.layout.root())?;
         }
         let socket = self.layout.socket();
-        let answer = local_http::request(&socket, method, target, body.into(), ANSWER_TIMEOUT);
-        let (status, body) = answer.await.map_err(|source| ClientError::Unreachable {
-            state: self.layout.root().to_owned(),
-            source,
+        let answer = local_http::request(&socket, method, target, body.into(), patience);
+        let state = || self.layout.root().to_owned();
+        let (status, body) = answer.await.map_err(|source| match source {
+            LocalHttpError::Timeout(..) => ClientError::Silent { state: state(), source },
+            source => ClientError::Unreachable { state: state(), source },
         })?;
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(ClientError::Answer);
@@ -465,4 +505,27 @@ fn missing(pod: &PodInfo) -> Option<String> {
         &pod.reason
     };
     Some(format!("{}/{}: {reason}", pod.namespace, pod.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_takes_long_is_not_taken_for_absent() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(directory.path());
+        let client = Client::within(layout.clone());
+        let absent = client.pods().await.expect_err("nobody listens");
+        assert!(matches!(absent, ClientError::Unreachable { .. }), "{absent}");
+        // Nobody accepts: what is asked waits.
+        let _machine = UnixListener::bind(layout.socket()).expect("a socket");
+        let silent = client.pods().await.expect_err("nobody answers");
+        assert!(matches!(silent, ClientError::Silent { .. }), "{silent}");
+        let limit = 4 * ANSWER_TIMEOUT;
+        let waited = client.wait_until_ready(limit, |_| {}).await.expect_err("nobody answers");
+        assert!(matches!(waited, WaitError::Timeout { .. }), "{waited}");
+    }
 }

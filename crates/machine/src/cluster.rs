@@ -6,7 +6,6 @@
 //! network, so what is not captured reaches nobody. Nothing here may decide who may connect: the
 //! proxy does, by what control says.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::addresses::NodeNetwork;
 use crate::join::{CarriedWorkload, ClusterToken, LinkInfo, Workload};
 use crate::layout::Layout;
 use crate::record::{Record, RecordError};
-use crate::registry::replace_file;
+use crate::registry::replace_secret_file;
 
 /// The number of its node: the last one, whose pod network the fewest clusters have too.
 pub(crate) const NODE: u8 = 200;
@@ -92,9 +91,7 @@ pub fn renew(layout: &Layout, token: &ClusterToken) -> Result<(), RenewError> {
 pub(crate) fn keep(layout: &Layout, token: &ClusterToken) -> Result<(), (PathBuf, io::Error)> {
     let node = NodeNetwork::new(NODE).name();
     let write = |path: PathBuf, content: &str| {
-        let parent = path.parent().map_or(Ok(()), fs::create_dir_all);
-        let written = parent.and_then(|()| replace_file(&path, content.as_bytes()));
-        written.map_err(|error| (path, error))
+        replace_secret_file(&path, content.as_bytes()).map_err(|error| (path, error))
     };
     write(layout.root_certificate(&node), &token.cluster.root)?;
     write(layout.token(&node), token.secret())
@@ -136,6 +133,8 @@ pub(crate) fn objects(workload: &Workload, command: &[String]) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -152,8 +151,10 @@ mod tests {
         record.workload = Some(CarriedWorkload::from(&token.cluster));
         record.write(&layout).expect("written");
         renew(&layout, &token).expect("the same");
-        let written = fs::read_to_string(layout.token("node-200")).expect("a token");
-        assert_eq!(written, "secret");
+        let path = layout.token("node-200");
+        assert_eq!(std::fs::read_to_string(&path).expect("a token"), "secret");
+        let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "nobody else reads it");
         let mut other = token.clone();
         other.cluster.entry = "web".to_owned();
         let renewed = renew(&layout, &other).expect_err("another entry").to_string();

@@ -8,8 +8,9 @@ mod mirror;
 mod watch;
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -174,6 +175,21 @@ pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     // Watchers pass over names that begin with a dot.
     let aside = directory.join(format!(".{name}.new"));
     fs::write(&aside, content)?;
+    fs::rename(&aside, path)
+}
+
+/// The same for a secret: nobody but the owner can read it at any moment.
+pub(crate) fn replace_secret_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    let directory = path.parent().expect("files lie in directories");
+    fs::create_dir_all(directory)?;
+    let name = path.file_name().expect("files have names").to_string_lossy();
+    let aside = directory.join(format!(".{name}.new"));
+    match fs::remove_file(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    file.write_all(content)?;
     fs::rename(&aside, path)
 }
 

@@ -88,6 +88,10 @@ impl Sources {
         let name = path.display().to_string();
         let metadata = fs::metadata(path).map_err(|error| unreadable(&name, &error))?;
         if !metadata.is_dir() {
+            // One that was named may be a pipe; in a directory nobody may ever write to it.
+            if depth > 0 && !metadata.is_file() {
+                return Err(unreadable(&name, &io::Error::other("it is not a regular file")));
+            }
             // A file that was named is read whatever it is called.
             let text = fs::File::open(path).and_then(read_text);
             self.text(name.clone(), text.map_err(|error| unreadable(&name, &error))?);

@@ -307,6 +307,10 @@ fn files_directories_and_what_cannot_be_read() {
         let error = load(&[Input::Path(root.join(name))]).unwrap_err().to_string();
         assert!(error.ends_with(expected), "{error}");
     }
+    // Whoever opened a pipe that nobody writes to would wait for ever.
+    let _socket = std::os::unix::net::UnixListener::bind(root.join("b/y.yaml")).unwrap();
+    let error = load(&[Input::Path(root)]).unwrap_err().to_string();
+    assert!(error.contains("b/y.yaml: cannot be read: it is not a regular file"), "{error}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stderr, reason = "it panics where nobody listens, before machines are down")]
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -12,10 +13,11 @@ use ambit_bench::demo::{self, DemoConfig};
 use ambit_load::tell;
 use ambit_machine::layout::Layout;
 use ambit_machine::{
-    Born, Client, HostPath, ImageArguments, ImportError, LinkConfig, NodeLabels, Progress,
-    UpConfig, WaitError,
+    Born, Client, ClientError, HostPath, ImageArguments, ImportError, LinkConfig, NodeLabels,
+    Progress, UpConfig, WaitError,
 };
 use ambit_manifest::Typed;
+use ambit_model::printable::{printable, printable_lines};
 use ambit_wire::admin::FailingPod;
 use anyhow::{Context, Result, anyhow, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -186,7 +188,7 @@ pub(super) async fn wait_for_pods(
 
 /// Each line by itself, behind whatever the terminal shows of the progress.
 fn tell_lines(text: &str) {
-    text.lines().for_each(|line| tell(format_args!("{line}")));
+    printable_lines(text).lines().for_each(|line| tell(format_args!("{line}")));
 }
 
 fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
@@ -229,15 +231,20 @@ fn config(args: &UpArgs, images: &ImageArguments) -> Result<UpConfig> {
 fn say(start: Instant, step: &Progress) {
     let at = start.elapsed().as_secs_f64();
     let mut error = std::io::stderr().lock();
+    // Names and words of manifests are among it.
+    let what = match step {
+        Progress::Waiting { what } | Progress::Done { what } => printable(what),
+        Progress::Up | Progress::Failed { .. } => Cow::default(),
+    };
     let _unheard = match step {
-        Progress::Waiting { what } if error.is_terminal() => {
+        Progress::Waiting { .. } if error.is_terminal() => {
             write!(error, "\r\x1b[K{at:6.2}s waiting for {what}")
         }
-        Progress::Waiting { what } => writeln!(error, "{at:6.2}s waiting for {what}"),
-        Progress::Done { what } if error.is_terminal() => {
+        Progress::Waiting { .. } => writeln!(error, "{at:6.2}s waiting for {what}"),
+        Progress::Done { .. } if error.is_terminal() => {
             writeln!(error, "\r\x1b[K{at:6.2}s {what}")
         }
-        Progress::Done { what } => writeln!(error, "{at:6.2}s {what}"),
+        Progress::Done { .. } => writeln!(error, "{at:6.2}s {what}"),
         Progress::Up | Progress::Failed { .. } if error.is_terminal() => {
             write!(error, "\r\x1b[K")
         }
@@ -270,7 +277,8 @@ impl Interruptions {
 
 /// Returns when the machine does not answer any more.
 pub(super) async fn gone(client: &Client) {
-    while client.status().await.is_ok() {
+    // One that is too busy to answer is there.
+    while matches!(client.status().await, Ok(_) | Err(ClientError::Silent { .. })) {
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }

@@ -64,7 +64,7 @@ pub struct IssuedCertificate {
     pub serial: String,
     /// Whose it is: `spiffe://...`.
     pub identity: String,
-    /// The node that asked for it.
+    /// The node that asked for it; `entry:NAMESPACE/ACCOUNT` for the WorkloadEntries of an account.
     pub node: String,
     /// When it was signed.
     pub issued_at: String,
