@@ -13,6 +13,7 @@ use std::error::Error;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ambit_model::authorize::{Decision, Denial, JudgedBefore, Judgement, Source};
@@ -52,6 +53,8 @@ pub enum CutReason {
     Revoked,
     /// Its pod is gone, and so is the time it had to finish.
     PodGone,
+    /// Control has said that its workload, outside of the cluster, is none of the mesh any more.
+    Disowned,
 }
 
 impl Error for CutReason {}
@@ -62,7 +65,7 @@ impl CutReason {
         match self {
             Self::Denied(_) => ResponseFlags::Deny,
             Self::Revoked => ResponseFlags::CertificateRevoked,
-            Self::PodGone => ResponseFlags::Connect,
+            Self::PodGone | Self::Disowned => ResponseFlags::Connect,
         }
     }
 }
@@ -73,6 +76,7 @@ impl fmt::Display for CutReason {
             Self::Denied(denial) => write!(f, "cut because the policies changed: {denial}"),
             Self::Revoked => f.write_str("cut because the peer's certificate was revoked"),
             Self::PodGone => f.write_str("cut because the pod was deleted"),
+            Self::Disowned => f.write_str("cut because its WorkloadEntry is gone or has changed"),
         }
     }
 }
@@ -216,6 +220,9 @@ impl Connections {
             tokio::select! {
                 _ = view_changed.changed() => {
                     let view = mesh.view.load_full();
+                    if mesh.disowned.load(Ordering::Relaxed) {
+                        self.visit(Connection::cut_if_disowned).await;
+                    }
                     if view.authorization_version() != judged_at {
                         judged_at = view.authorization_version();
                         self.visit(|connection| connection.judge(&view)).await;
@@ -271,10 +278,22 @@ impl Connection {
         self.flow.cut();
     }
 
+    fn cut_if_disowned(&self) {
+        if self.pods.iter().any(|it| it.is_disowned()) {
+            self.cut(CutReason::Disowned);
+        }
+    }
+
     fn judge(&self, view: &View) {
         let Some(judged) = &self.judged else { return };
         // A workload that left the view takes its policies along; the agent ends its connections.
-        let Some(workload) = view.workload_named(&judged.workload) else { return };
+        let own = self.pods.iter().find(|it| it.name == judged.workload);
+        let described = match own {
+            // A pod of its name is another workload.
+            Some(own) if own.outside.is_some() => own.described_in(view),
+            _ => view.workload_named(&judged.workload),
+        };
+        let Some(workload) = described else { return };
         let judgement = match self.astray(view, workload, judged) {
             Some(judgement) => judgement,
             None => view.authorize(workload, &judged.source, judged.destination),

@@ -178,7 +178,7 @@ pub async fn dial(
     address: SocketAddr,
     options: &DialOptions,
 ) -> Result<TcpStream, DialError> {
-    let connected = match own.outside_for(address.ip()) {
+    let connected = match own.outside_for(address) {
         Some(outside) => timeout(CONNECT_TIMEOUT, dial_outside(outside, address, options)).await,
         None => {
             let dialing = own.run(|| tcp_dial(address, options));

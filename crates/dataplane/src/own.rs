@@ -5,7 +5,7 @@
 //! be stale, while the agent holds the workload's very namespace. Nothing here decides anything.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,6 +18,7 @@ use ambit_net::admission::Admission;
 use ambit_net::drain::Drain;
 use ambit_net::namespace::NetNs;
 use ambit_net::outside::Outside;
+use ambit_words::ports;
 
 use crate::descriptors::Shares;
 
@@ -58,17 +59,24 @@ impl OwnWorkload {
     /// else: nothing of it applies to this one, least of all its policies.
     pub fn described_in<'a>(&self, view: &'a View) -> Option<&'a Arc<Workload>> {
         let described = match &self.outside {
-            Some(outside) if outside.disowned.load(Ordering::Relaxed) => None,
+            Some(_) if self.is_disowned() => None,
             Some(outside) => view.workload(&outside.entry),
             None => view.workload_named(&self.name).filter(|it| it.is_pod()),
         };
         described.filter(|it| it.service_account == self.identity.service_account)
     }
 
+    /// Whether control has said that it is none of the mesh any more.
+    pub fn is_disowned(&self) -> bool {
+        self.outside.as_ref().is_some_and(|outside| outside.disowned.load(Ordering::Relaxed))
+    }
+
     /// Who opens a connection to `to`; `None` if it is opened in the workload's own namespace.
-    pub fn outside_for(&self, to: IpAddr) -> Option<&Outside> {
+    pub fn outside_for(&self, to: SocketAddr) -> Option<&Outside> {
         let outside = self.outside.as_deref()?;
-        let is_here = to == outside.address || to.is_loopback();
+        // It reaches itself by its own proxy's port, as others do.
+        let is_own = to.ip() == outside.address && to.port() != ports::HBONE;
+        let is_here = is_own || to.ip().is_loopback();
         (!is_here).then_some(&outside.outside)
     }
 
@@ -141,13 +149,14 @@ mod tests {
         let is_outside = |own: &OwnWorkload, to: &str| {
             own.outside_for(to.parse().expect("an address")).is_some()
         };
-        assert!(is_outside(&own, "10.244.1.2") && is_outside(&own, "192.0.2.8"));
-        assert!(!is_outside(&own, "192.0.2.7") && !is_outside(&own, "127.0.0.1"));
+        assert!(is_outside(&own, "10.244.1.2:80") && is_outside(&own, "192.0.2.8:80"));
+        assert!(!is_outside(&own, "192.0.2.7:80") && !is_outside(&own, "127.0.0.1:15008"));
+        assert!(is_outside(&own, "192.0.2.7:15008"), "its own proxy listens on the host");
         own.identity = Identity::new("cluster.local", "shop", "other");
         assert_eq!(uid(&own), None, "another account is another workload");
         own.outside = None;
         own.identity = Identity::new("cluster.local", "shop", "db");
         assert_eq!(uid(&own).as_deref(), Some("Kubernetes//Pod/shop/db"));
-        assert!(!is_outside(&own, "10.244.1.2"), "a pod dials in its own namespace");
+        assert!(!is_outside(&own, "10.244.1.2:80"), "a pod dials in its own namespace");
     }
 }

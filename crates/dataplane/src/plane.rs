@@ -150,6 +150,7 @@ impl Plane {
         DialOptions {
             mark: sockets.mark,
             source,
+            local: None,
             keepalive: sockets.keepalive,
             user_timeout: sockets.user_timeout,
             nodelay: true,

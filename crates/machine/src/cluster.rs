@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use crate::addresses::NodeNetwork;
 use crate::join::{CarriedWorkload, ClusterToken, LinkInfo, Workload};
 use crate::layout::Layout;
-use crate::record::{Record, RecordError};
+use crate::ownership::{OwnershipError, check_state_directory};
+use crate::record::{Liveness, Record, RecordError, liveness};
 use crate::registry::replace_secret_file;
 
 /// The number of its node: the last one, whose pod network the fewest clusters have too.
@@ -39,6 +40,15 @@ pub enum RenewError {
     /// There is no such machine.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// Somebody else could have put it there.
+    #[error(transparent)]
+    Ownership(#[from] OwnershipError),
+    /// It does not run any more.
+    #[error("the machine at {state} does not run; join again, without --renew")]
+    Dead {
+        /// Its state directory.
+        state: PathBuf,
+    },
     /// It carries none.
     #[error(
         "the machine at {state} carries no workload of a cluster; join without --renew, or name \
@@ -72,17 +82,19 @@ pub enum RenewError {
 /// Gives a machine another token for the workload that it carries. Its proxy reads it for the next
 /// connection with control.
 pub fn renew(layout: &Layout, token: &ClusterToken) -> Result<(), RenewError> {
+    check_state_directory(layout.root())?;
     let not_of_cluster = || RenewError::NotOfCluster { state: layout.root().to_owned() };
     let ours = Record::read(layout)?.workload.ok_or_else(not_of_cluster)?;
     let theirs = CarriedWorkload::from(&token.cluster);
-    let is_same = |of: fn(&CarriedWorkload) -> (&str, &str, &str)| of(&ours) == of(&theirs);
-    if !is_same(|it| (&it.namespace, &it.entry, &it.service_account))
-        || ours.address != theirs.address
-    {
+    if ours != theirs {
         let name = |it: &CarriedWorkload| {
-            format!("{}/{} ({}, {})", it.namespace, it.entry, it.address, it.service_account)
+            let CarriedWorkload { control, namespace, entry, service_account, address, .. } = it;
+            format!("{namespace}/{entry} ({address}, {service_account}, control at {control})")
         };
         return Err(RenewError::Other { ours: name(&ours), theirs: name(&theirs) });
+    }
+    if !liveness(layout).is_ok_and(|it| it == Liveness::Alive) {
+        return Err(RenewError::Dead { state: layout.root().to_owned() });
     }
     keep(layout, token).map_err(|(path, source)| RenewError::Write { path, source })
 }
@@ -150,6 +162,10 @@ mod tests {
         assert!(matches!(renewed, RenewError::NotOfCluster { .. }), "{renewed}");
         record.workload = Some(CarriedWorkload::from(&token.cluster));
         record.write(&layout).expect("written");
+        let renewed = renew(&layout, &token).expect_err("it is dead");
+        assert!(matches!(renewed, RenewError::Dead { .. }), "{renewed}");
+        let lock = std::fs::File::create(layout.lock()).expect("a lock");
+        lock.try_lock().expect("held");
         renew(&layout, &token).expect("the same");
         let path = layout.token("node-200");
         assert_eq!(std::fs::read_to_string(&path).expect("a token"), "secret");
@@ -159,5 +175,9 @@ mod tests {
         other.cluster.entry = "web".to_owned();
         let renewed = renew(&layout, &other).expect_err("another entry").to_string();
         assert!(renewed.contains("shop/web") && renewed.contains("shop/db"), "{renewed}");
+        let mut elsewhere = token;
+        elsewhere.cluster.control = "192.0.2.2:15012".to_owned();
+        let renewed = renew(&layout, &elsewhere).expect_err("another control").to_string();
+        assert!(renewed.contains("control at 192.0.2.2:15012"), "{renewed}");
     }
 }

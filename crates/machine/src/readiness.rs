@@ -14,6 +14,8 @@ use tokio::time::timeout;
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// As much of an answer as its status needs.
 const STATUS_SIZE_BYTES: usize = 12;
+/// As much of it is quoted.
+const BODY_SIZE_MAX_BYTES: u64 = 4096;
 
 /// How to ask.
 #[derive(Clone, Debug)]
@@ -63,7 +65,14 @@ impl Check {
                 if answer.ends_with(b" 200") {
                     return Ok(());
                 }
-                Err(io::Error::other(format!("answers {}", String::from_utf8_lossy(&answer[9..]))))
+                // What it says is the reason.
+                let mut rest = Vec::new();
+                (&mut stream).take(BODY_SIZE_MAX_BYTES).read_to_end(&mut rest).await?;
+                let rest = String::from_utf8_lossy(&rest).into_owned();
+                let body = rest.split_once("\r\n\r\n").map_or("", |(_, body)| body.trim());
+                let status = String::from_utf8_lossy(&answer[9..]).into_owned();
+                let body = body.replace('\n', "; ");
+                Err(io::Error::other(format!("answers {status}: {body}").trim_end_matches(": ")))
             }
         }
     }

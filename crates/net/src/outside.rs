@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 use crate::seqpacket::{BlockingConnection, Connection, Packet, PacketError};
 
@@ -19,6 +20,9 @@ use crate::seqpacket::{BlockingConnection, Connection, Packet, PacketError};
 pub const PACKET_SIZE_MAX_BYTES: usize = 64;
 /// How long a supervisor waits for the listener.
 const LISTENER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause before who asks is tried again, while others wait in its queue.
+const RETRY: Duration = Duration::from_millis(5);
 
 const DIAL: &[u8] = b"dial ";
 const LISTENER: &[u8] = b"listener";
@@ -64,7 +68,13 @@ impl Outside {
 
     /// A connection to `to`; its errors are those of the other network.
     pub async fn dial(&self, to: SocketAddr) -> io::Result<TcpStream> {
-        let connection = Connection::connect(&self.path)?;
+        let connection = loop {
+            match Connection::connect(&self.path) {
+                // So many ask at this moment; the caller says how long it waits.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(RETRY).await,
+                connected => break connected?,
+            }
+        };
         connection.send(&Question::Dial(to).write(), &[]).await.map_err(io::Error::other)?;
         let mut buffer = [0; PACKET_SIZE_MAX_BYTES];
         let packet = connection.receive(&mut buffer).await.map_err(of_packet)?;

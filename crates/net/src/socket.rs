@@ -82,6 +82,8 @@ pub struct DialOptions {
     /// Connect from this address even if it is not local (`IP_TRANSPARENT`; needs `NET_ADMIN`).
     /// Port 0 is any port that the owner of the address is not likely to use meanwhile.
     pub source: Option<SocketAddr>,
+    /// Connect from this address, which is local.
+    pub local: Option<IpAddr>,
     /// Probes of an idle connection; `None` for none.
     pub keepalive: Option<Keepalive>,
     /// Give up when sent data stays unacknowledged for so long.
@@ -92,7 +94,14 @@ pub struct DialOptions {
 
 impl Default for DialOptions {
     fn default() -> Self {
-        Self { mark: None, source: None, keepalive: None, user_timeout: None, nodelay: true }
+        Self {
+            mark: None,
+            source: None,
+            local: None,
+            keepalive: None,
+            user_timeout: None,
+            nodelay: true,
+        }
     }
 }
 
@@ -219,6 +228,11 @@ fn tcp_dial_from(
             socket_option::set_bind_address_no_port(&socket)?;
         }
         socket.bind(&source.into())?;
+    }
+    if let Some(local) = options.local.filter(|it| it.is_ipv4() == destination.is_ipv4()) {
+        // Else each connection would take a port from all programs of the host.
+        socket_option::set_bind_address_no_port(&socket)?;
+        socket.bind(&SocketAddr::new(local, 0).into())?;
     }
     let is_to_itself = source.is_none_or(|source| source.ip() == destination.ip());
     let socket = match socket.connect(&destination.into()) {

@@ -319,7 +319,7 @@ impl Served {
         let Some(family) = asked.family else { return Resolution::Forward };
         let view = self.shared.mesh.view.load();
         let config = &self.shared.config;
-        let known = view.workload_named(&self.pod.name);
+        let known = self.pod.described_in(&view);
         let asker = Asker {
             namespace: &self.pod.name.namespace,
             network: known.map_or(&config.node.network, |workload| &workload.network),

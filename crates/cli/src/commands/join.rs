@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ambit_load::tell;
 use ambit_machine::{
-    Client, ClusterToken, Egress, HostPath, JoinToken, LinkConfig, NodeLabels, UpConfig, Workload,
+    Client, ClusterToken, Egress, HostPath, JoinToken, LinkConfig, Liveness, NodeLabels, UpConfig,
+    Workload, liveness,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::time::sleep;
 
-use super::up::{Interruptions, down, gone, start, wait_for_pods};
+use super::up::{Interruptions, down, gone, start};
 use crate::args::{JoinArgs, StateArgs};
 
+/// How long a command may take until it runs, and how often that is looked at.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The most that is read of standard input: more than a token has.
 const INPUT_SIZE_MAX_BYTES: u64 = 64 << 10;
 
@@ -61,17 +66,20 @@ pub(super) async fn join(args: JoinArgs) -> Result<ExitCode> {
     let born = start(&config, &images, &mut interruptions, begun).await?;
     let state = born.layout.root().display();
     let client = Client::new(born.layout.clone());
-    let mut is_ready = true;
     if is_of_cluster {
-        is_ready = tokio::select! {
-            failing = wait_for_pods(&client, false, begun) => failing?.is_empty(),
-            () = interruptions.next() => false,
+        let running = tokio::select! {
+            running = command_runs(&client) => running,
+            () = interruptions.next() => Err(anyhow!("interrupted; the machine is taken down")),
         };
+        if let Err(error) = running {
+            down(&StateArgs { state: Some(config.state) }).await?;
+            return Err(error);
+        }
     }
     let seconds = begun.elapsed().as_secs_f64();
     tell(format_args!("{seconds:6.2}s joined {as_what}; state in {state}"));
     if args.detach {
-        return Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        return Ok(ExitCode::SUCCESS);
     }
     tell(format_args!("        Ctrl-C leaves it"));
     tokio::select! {
@@ -79,6 +87,27 @@ pub(super) async fn join(args: JoinArgs) -> Result<ExitCode> {
         () = gone(&client) => bail!("the machine has ended; see its logs"),
     }
     down(&StateArgs { state: Some(config.state) }).await
+}
+
+/// Waits until the command of a workload runs; says why if it does not.
+async fn command_runs(client: &Client) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let pods = client.pods().await?;
+        if !pods.is_empty() && pods.iter().all(|pod| pod.ready) {
+            return Ok(());
+        }
+        let failing = pods.iter().find(|pod| pod.crash_looping || pod.unschedulable);
+        let late = pods.first().filter(|_| begun.elapsed() > COMMAND_TIMEOUT);
+        if let Some(pod) = failing.or(late) {
+            let (namespace, name, reason) = (&pod.namespace, &pod.name, &pod.reason);
+            bail!(
+                "the command of {namespace}/{name} does not run: {reason}; its output is in the \
+                 logs of the machine, which is taken down"
+            );
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
 }
 
 /// How the machine is linked, whether it carries the mesh, and as what it joins which.
@@ -104,6 +133,11 @@ fn of_cluster(args: &JoinArgs, token: ClusterToken) -> Result<Link> {
     }
     if args.trust_home {
         bail!("--trust-home is for tokens of a machine; a cluster chooses nothing here");
+    }
+    let layout = super::layout(&args.state);
+    if liveness(&layout).is_ok_and(|it| it == Liveness::Alive) {
+        let state = layout.root().display();
+        bail!("a machine runs at {state}; --renew gives it another token, `ambit down` ends it");
     }
     let Workload { namespace, entry, control, .. } = &token.cluster;
     let as_what = format!("the mesh of {control} as WorkloadEntry {namespace}/{entry}");

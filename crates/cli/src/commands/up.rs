@@ -149,15 +149,6 @@ async fn fill(
     for warning in client.apply(objects, false).await?.warnings {
         tell(format_args!("warning: {warning}"));
     }
-    wait_for_pods(client, has_mesh, start).await
-}
-
-/// Waits until the pods are ready, and the mesh if its control is here; says which are not.
-pub(super) async fn wait_for_pods(
-    client: &Client,
-    has_control: bool,
-    start: Instant,
-) -> Result<Vec<FailingPod>> {
     let progress = |missing: &[String]| {
         let first = missing.first().map(|pod| format!(" ({pod})")).unwrap_or_default();
         let pods = if missing.len() == 1 { "pod" } else { "pods" };
@@ -170,7 +161,7 @@ pub(super) async fn wait_for_pods(
         Err(WaitError::Client(error)) => return Err(error.into()),
     };
     let control = client.layout().control_socket();
-    if has_control {
+    if has_mesh {
         let told = |what: &str| say(start, &Progress::Waiting { what: what.to_owned() });
         super::settle::wait(&control, told).await;
     }
@@ -179,7 +170,7 @@ pub(super) async fn wait_for_pods(
     pods.retain(|pod| pod.crash_looping || !is_ready);
     let failing = findings::of_machine(&pods);
     let mut text = findings::pods_text(&failing);
-    if has_control {
+    if has_mesh {
         text.push_str(&findings::loud(&control).await);
     }
     tell_lines(&text);

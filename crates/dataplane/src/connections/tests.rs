@@ -2,11 +2,12 @@
 //! time, and what the policies deny without delay.
 
 use ambit_model::identity::Identity;
-use ambit_model::names::{PolicyName, ServiceName};
+use ambit_model::names::{PolicyName, ServiceName, entry_uid};
 use ambit_model::policy::{Action, Policy, PolicyScope, Rule};
 use ambit_model::service::Service;
 use ambit_model::view::Change;
 use ambit_model::workload::{GatewayAddress, GatewayDestination};
+use ambit_net::outside::Outside;
 use tokio::task::LocalSet;
 use tokio::time::advance;
 
@@ -16,7 +17,7 @@ use crate::demand::demand;
 use crate::descriptors::Shares;
 use crate::judgement::{Refused, VIEW_PATIENCE, admit};
 use crate::lately::DISAGREEMENT;
-use crate::own::OwnWorkload;
+use crate::own::{FromOutside, OwnWorkload};
 use crate::views::tests::settings;
 
 /// A destination, and what is published of it.
@@ -122,6 +123,45 @@ fn what_is_open_when_a_waypoint_is_named_goes_on_past_it_for_a_time() {
             let cut = it.cut_for().expect("it is");
             assert!(matches!(cut, CutReason::Denied(Denial::NotThroughWaypoint { .. })), "{cut}");
         }
+    });
+}
+
+#[test]
+fn what_is_open_of_a_workload_outside_is_its_entrys_and_ends_with_it() {
+    run(async |mut bed| {
+        let entry = entry_uid("Kubernetes", "app", "web-1");
+        let outside = FromOutside {
+            entry: entry.as_str().into(),
+            address: "192.0.2.7".parse().expect("an address"),
+            outside: Outside::new("/none".into()),
+            disowned: bed.mesh.disowned.clone(),
+        };
+        let of_the_entry = |outside| {
+            let name = WorkloadName::new("app", "web-1");
+            OwnWorkload {
+                uid: "outside".into(),
+                netns: None,
+                outside,
+                identity: Identity::new("cluster.local", "app", "web"),
+                shares: Shares::new(&bed.mesh.descriptors, &name),
+                name,
+            }
+        };
+        let outside = Some(Arc::new(outside));
+        let own = Arc::new(of_the_entry(outside.clone()));
+        bed.own = of_the_entry(outside);
+        let mut described = Workload::named(entry, "app", "web-1");
+        described.service_account = "web".into();
+        bed.publish([Change::Workload(described)]);
+        assert!(bed.admit("client").await.is_ok());
+        let open = bed.connections.enter(vec![own], None, None);
+        let of_pod = bed.connections.enter(Vec::new(), None, None);
+        bed.mesh.disowned.store(true, Ordering::Relaxed);
+        bed.publish([]);
+        pass(DISAGREEMENT).await;
+        assert_eq!(open.cut_for(), Some(CutReason::Disowned));
+        assert!(bed.admit("client").await.is_err(), "nobody comes in any more");
+        assert_eq!(of_pod.cut_for(), None, "a pod is none of them");
     });
 }
 

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ambit_net::seqpacket::{BlockingConnection, Connection, PacketError};
-use ambit_net::socket::{DialOptions, ISTIO_KEEPALIVE, set_keepalive, tcp_dial};
+use ambit_net::socket::{DialOptions, ISTIO_KEEPALIVE, tcp_dial};
 use ambit_net::sys::process;
 use ambit_words::names::RESOLV_CONF;
 use anyhow::{Context, bail};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -150,25 +150,9 @@ async fn dial(host: &Host, to: SocketAddr) -> io::Result<TcpStream> {
         return Err(system_error(rustix::io::Errno::ACCESS));
     }
     // Others know the workload by its address, of those that the host has.
-    let connecting = async {
-        match host.source.filter(|source| source.is_ipv4() == to.is_ipv4()) {
-            None => {
-                let keepalive = Some(ISTIO_KEEPALIVE);
-                let options = DialOptions { keepalive, ..DialOptions::default() };
-                tcp_dial(to, &options)?.connected().await
-            }
-            Some(source) => {
-                let socket = match to {
-                    SocketAddr::V4(_) => TcpSocket::new_v4(),
-                    SocketAddr::V6(_) => TcpSocket::new_v6(),
-                }?;
-                socket.bind(SocketAddr::new(source, 0))?;
-                let stream = socket.connect(to).await?;
-                set_keepalive(&stream, ISTIO_KEEPALIVE)?;
-                Ok(stream)
-            }
-        }
-    };
+    let (keepalive, local) = (Some(ISTIO_KEEPALIVE), host.source);
+    let options = DialOptions { keepalive, local, ..DialOptions::default() };
+    let connecting = async { tcp_dial(to, &options)?.connected().await };
     let connecting = timeout(DIAL_TIMEOUT, connecting);
     connecting.await.unwrap_or_else(|_| Err(system_error(rustix::io::Errno::TIMEDOUT)))
 }
