@@ -101,8 +101,8 @@ pub(crate) struct TokenCreateArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     ttl: Option<Duration>,
     /// Where the other computer connects to. Of a machine: IP:PORT of this computer [default: that
-    /// of `ambit up --join-address`]. Of a cluster: HOST[:PORT] of its control plane [default: the
-    /// load balancer of the Service istiod; port 15012].
+    /// of `ambit up --join-address`]. Of a cluster: HOST or HOST:PORT of its control plane
+    /// [default: the load balancer of the Service istiod; port 15012].
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     #[command(flatten)]
@@ -131,7 +131,7 @@ pub(crate) enum Joiner {
         entry: String,
         /// How long the token can be used.
         ttl: Duration,
-        /// Where the computer reaches control, if that is written: HOST[:PORT].
+        /// Where the computer reaches control, if that is written: HOST or HOST:PORT.
         address: Option<String>,
     },
 }

@@ -70,7 +70,7 @@ pub(super) fn judge(entry: Value, name: &str, kubectl: &str) -> Result<Outside> 
     Ok(Outside { address, service_account, network: entry.spec.network })
 }
 
-/// HOST:PORT of what was written as HOST[:PORT].
+/// HOST:PORT of what was written as HOST or HOST:PORT.
 pub(super) fn written_address(written: &str) -> Result<String> {
     let wrong = || {
         format!(
