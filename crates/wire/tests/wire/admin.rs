@@ -91,7 +91,12 @@ fn status() {
     check!(
         Status,
         "status.json",
-        ["/pods/notCaptured/0/port", "/pods/notCaptured/0/process", "/replicas",]
+        [
+            "/mesh/clusterDomain",
+            "/pods/notCaptured/0/port",
+            "/pods/notCaptured/0/process",
+            "/replicas",
+        ]
     );
     check!(SyncStatus, "syncz.json", ["/clients/0/remote"]);
     check!(Mark, "mark.json", []);
