@@ -323,6 +323,15 @@ fn bookinfo(name: &str, tag: Option<&str>) -> Option<Vec<&'static str>> {
     Some([&[SHIPPED_BINARY, "sample"], words, &["--listen", ":9080"], of_release].concat())
 }
 
+/// The user of the image in whose place a sample runs here, where that is not root. Nothing of the
+/// samples needs it; it is for manifests that insist on not being root.
+pub(crate) fn own_user(image: &str, images: &ImageMap) -> Option<u32> {
+    let name = repository(image);
+    let of_reviews = || name.contains("examples-bookinfo-reviews-");
+    let is_bookinfo = images.meaning(image).is_none() && bookinfo(name, tag(image)).is_some();
+    is_bookinfo.then(|| if of_reviews() { 1001 } else { 1000 })
+}
+
 /// The first two numbers of a tag.
 fn version(tag: &str) -> Option<(u32, u32)> {
     let mut numbers = tag.split(['.', '-']).map(|number| number.parse().ok());

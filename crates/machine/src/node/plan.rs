@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{
 use super::probe;
 use super::sources::{Sources, hostname};
 use crate::cgroups::{Cgroups, Limits};
-use crate::image::{StoredImage, command_line, expand, is_users_choice};
+use crate::image::{StoredImage, command_line, expand, is_users_choice, own_user};
 use crate::join::CarriedWorkload;
 use crate::layout::LAYER;
 use crate::pod::{
@@ -320,8 +320,13 @@ impl Builder<'_> {
         };
         let user = id(run_as_user, pods.run_as_user);
         let group = id(run_as_group, pods.run_as_group);
+        let is_non_root = run_as_non_root.or(pods.run_as_non_root) == Some(true);
+        // Without root there is no other user, so a sample is one only where its manifest insists.
+        let of_sample = || own_user(container.image.as_deref()?, self.sources.place.images);
+        let user =
+            user.or_else(|| if is_non_root && stored.is_none() { of_sample() } else { None });
         let uid = user.or(stored.map(|stored| stored.uid)).unwrap_or(0);
-        if uid == 0 && run_as_non_root.or(pods.run_as_non_root) == Some(true) {
+        if uid == 0 && is_non_root {
             return Err(PlanError::NonRoot { container: container.name.clone() });
         }
         let Some(stored) = stored else {
@@ -586,6 +591,25 @@ mod tests {
                 None => assert!(matches!(plan, Err(PlanError::NonRoot { .. })), "{plan:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_sample_that_must_not_be_root_runs_as_the_user_of_its_image() {
+        let check = |image: &str, context: Value, expected: Option<u32>| {
+            let more = json!({"image": image, "securityContext": context});
+            let user = planned(container(more)).map(|plan| plan.process.user).ok();
+            assert_eq!(user, expected.map(|user| UserPlan::Numbers { user, group: 0 }), "{image}");
+        };
+        let non_root = || json!({"runAsNonRoot": true});
+        let prefix = "registry.istio.io/release/examples-bookinfo";
+        check(&format!("{prefix}-details-v1:1.20.3"), non_root(), Some(1000));
+        check(&format!("{prefix}-reviews-v3:1.20.3"), non_root(), Some(1001));
+        check(&format!("{prefix}-reviews-v3:1.20.3"), json!({}), Some(0));
+        let other = json!({"runAsNonRoot": true, "runAsUser": 9});
+        check(&format!("{prefix}-reviews-v3:1.20.3"), other, Some(9));
+        let root = json!({"runAsNonRoot": true, "runAsUser": 0});
+        check(&format!("{prefix}-reviews-v3:1.20.3"), root, None);
+        check("busybox", non_root(), None);
     }
 
     #[test]
