@@ -401,9 +401,10 @@ pub(crate) struct PodArgs {
     /// repeated. Others they can only read. It is found once: what replaces it later is not meant.
     #[arg(long = "host-path", value_name = "DIR")]
     pub(crate) host_paths: Vec<PathBuf>,
-    /// Lets pods connect by TCP to what this computer reaches, and look up names as it does. Off
-    /// by default; with networks, such as --egress=10.0.0.0/8,192.0.2.7/32, only to these. This
-    /// computer's loopback and link-local addresses are never reached.
+    /// Lets pods connect by TCP to what this computer reaches, and look up names as it does. Off by
+    /// default, but for the command of a WorkloadEntry; with networks, such as
+    /// --egress=10.0.0.0/8,192.0.2.7/32, only to these. This computer's loopback and link-local
+    /// addresses are never reached.
     #[arg(
         long,
         value_name = "CIDR,...",
@@ -432,6 +433,11 @@ pub(crate) struct ImageArgs {
 }
 
 impl ImageArgs {
+    /// Whether none is given.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.images.is_empty()
+    }
+
     /// The same, read.
     pub(crate) fn read(&self) -> Result<ImageArguments, ImageArgumentError> {
         ImageArguments::parse(self.images.iter().map(String::as_str))

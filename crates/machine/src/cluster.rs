@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ambit_model::identity::DEFAULT_SERVICE_ACCOUNT;
 use ambit_net::local_http;
 use ambit_words::labels::{AMBIENT, DATAPLANE_MODE};
 use http::Method;
@@ -17,6 +18,7 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 
 use crate::addresses::NodeNetwork;
+use crate::host_path::HostPath;
 use crate::join::{CarriedWorkload, ClusterToken, LinkInfo, Workload};
 use crate::layout::Layout;
 use crate::ownership::{OwnershipError, check_state_directory};
@@ -31,8 +33,6 @@ const CONTAINER: &str = "command";
 const LINK_TIMEOUT: Duration = Duration::from_secs(2);
 /// What a proxy says of itself.
 const READY: &str = "/healthz/ready";
-/// The account of pods that name none.
-const DEFAULT_ACCOUNT: &str = "default";
 
 /// Why another token is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -124,8 +124,13 @@ pub(crate) async fn link(admin: &Path, workload: &CarriedWorkload) -> LinkInfo {
     LinkInfo { connected: reason.is_empty(), peer, since: String::new(), reason }
 }
 
-/// The objects of the machine: the namespace in the mesh, the account, and the pod.
-pub(crate) fn objects(workload: &Workload, command: &[String]) -> Vec<Value> {
+/// The objects of the machine: the namespace in the mesh, the account, and the pod, which may write
+/// the directories of the host that the user has named.
+pub(crate) fn objects(
+    workload: &Workload,
+    command: &[String],
+    host_paths: &[HostPath],
+) -> Vec<Value> {
     let Workload { namespace, entry, service_account, .. } = workload;
     let namespaced = |kind: &str, name: &str| {
         json!({"apiVersion": "v1", "kind": kind,
@@ -134,12 +139,20 @@ pub(crate) fn objects(workload: &Workload, command: &[String]) -> Vec<Value> {
     let in_mesh = json!({"apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": namespace, "labels": {DATAPLANE_MODE: AMBIENT}}});
     let mut pod = namespaced("Pod", entry);
+    let directories = || host_paths.iter().enumerate().map(|(i, it)| (format!("host-{i}"), it));
+    let volumes: Vec<Value> = directories()
+        .map(|(name, it)| json!({"name": name, "hostPath": {"path": it.path()}}))
+        .collect();
+    let mounts: Vec<Value> =
+        directories().map(|(name, it)| json!({"name": name, "mountPath": it.path()})).collect();
     pod["spec"] = json!({
         "serviceAccountName": service_account,
-        "containers": [{"name": CONTAINER, "image": CONTAINER, "command": command}],
+        "containers": [{"name": CONTAINER, "image": CONTAINER, "command": command,
+            "volumeMounts": mounts}],
+        "volumes": volumes,
     });
     let account = namespaced("ServiceAccount", service_account);
-    let accounts = (service_account != DEFAULT_ACCOUNT).then_some(account);
+    let accounts = (service_account != DEFAULT_SERVICE_ACCOUNT).then_some(account);
     std::iter::once(in_mesh).chain(accounts).chain([pod]).collect()
 }
 
@@ -148,6 +161,18 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn the_command_may_write_what_the_user_has_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let all = HostPath::all(&[directory.path().to_owned()]).expect("a directory");
+        let token = ClusterToken::sample();
+        let objects = objects(&token.cluster, &["run".to_owned()], &all);
+        let spec = &objects.last().expect("the pod")["spec"];
+        let path = json!(all[0].path());
+        assert_eq!(spec["volumes"][0]["hostPath"]["path"], path);
+        assert_eq!(spec["containers"][0]["volumeMounts"][0]["mountPath"], path);
+    }
 
     #[test]
     fn another_token_must_be_of_the_same_entry() {

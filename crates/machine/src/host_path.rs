@@ -107,6 +107,11 @@ impl HostPath {
         Ok(Self { written, real, device: metadata.dev(), inode: metadata.ino() })
     }
 
+    /// The directory, as volumes name it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.written
+    }
+
     /// What a path of a volume is below the directory; `None` if it is elsewhere.
     pub(crate) fn below(&self, path: &Path) -> Option<PathBuf> {
         let below = path.strip_prefix(&self.written).or_else(|_| path.strip_prefix(&self.real));

@@ -270,7 +270,7 @@ fn create_store(
     if !config.is_joined() {
         let mut initial = controller::initial_objects();
         if let LinkConfig::Cluster { token, command, .. } = &config.link {
-            initial.extend(cluster::objects(&token.cluster, command));
+            initial.extend(cluster::objects(&token.cluster, command, &config.host_paths));
         }
         store.apply(initial, admission, &timestamp())?;
         for network in networks {

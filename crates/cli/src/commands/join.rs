@@ -134,6 +134,9 @@ fn of_cluster(args: &JoinArgs, token: ClusterToken) -> Result<Link> {
     if args.trust_home {
         bail!("--trust-home is for tokens of a machine; a cluster chooses nothing here");
     }
+    if !args.pods.images.is_empty() {
+        bail!("--image is for tokens of a machine; the command of a WorkloadEntry has no image");
+    }
     let layout = super::layout(&args.state);
     if liveness(&layout).is_ok_and(|it| it == Liveness::Alive) {
         let state = layout.root().display();

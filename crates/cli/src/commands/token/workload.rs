@@ -8,14 +8,12 @@ use ambit_cluster::{AccountToken, Way};
 use ambit_manifest::istio::WorkloadEntry;
 use ambit_manifest::names;
 use ambit_model::address::not_for_entries;
+use ambit_model::identity::DEFAULT_SERVICE_ACCOUNT;
 use ambit_words::durations::write_duration;
 use ambit_words::labels::{TUNNEL, TUNNEL_HTTP};
 use ambit_words::ports::XDS;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-
-/// The service account of a workload that names none.
-const DEFAULT_ACCOUNT: &str = "default";
 
 /// A computer outside, as its WorkloadEntry says.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,7 +59,7 @@ pub(super) fn judge(entry: Value, name: &str, kubectl: &str) -> Result<Outside> 
         );
     }
     let service_account = match entry.spec.service_account {
-        account if account.is_empty() => DEFAULT_ACCOUNT.to_owned(),
+        account if account.is_empty() => DEFAULT_SERVICE_ACCOUNT.to_owned(),
         account => account,
     };
     if let Some(wrong) = names::dns_subdomain(&service_account) {
