@@ -15,6 +15,7 @@ mod plan;
 mod pod_run;
 mod probe;
 mod references;
+mod resources;
 mod runner;
 pub(crate) mod services;
 mod sources;

@@ -9,6 +9,7 @@ pub(crate) mod autoscaling;
 pub(crate) mod budgets;
 pub(crate) mod claims;
 pub(crate) mod core;
+mod downward;
 pub(crate) mod edge;
 pub(crate) mod gateways;
 pub mod names;

@@ -39,10 +39,15 @@ spec:
       - {secret: {name: none, optional: true}}
   - {name: host, hostPath: {path: HOST}}
   - {name: own, hostPath: {path: HOST/own/new, type: DirectoryOrCreate}}
+  - {name: untyped, hostPath: {path: HOST/own/untyped}}
+  - {name: missing, hostPath: {path: HOST/missing}}
   containers:
   - name: real
     image: shop/web:1
     command: [bash, -c, 'sleep infinity & wait']
+    resources: &resources {limits: {memory: 512Mi}}
+    env: &env
+    - {name: LIMIT, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}
     volumeMounts: &mounts
     - {name: conf, mountPath: /conf-of-it}
     - {name: conf, mountPath: /etc/one, subPath: one}
@@ -53,10 +58,15 @@ spec:
     - {name: projected, mountPath: /opt/e2e/projected}
     - {name: host, mountPath: /host}
     - {name: own, mountPath: /own}
+    - {name: untyped, mountPath: /untyped}
+    - {name: missing, mountPath: /missing}
     - {name: conf, mountPath: HOST/link/deep/conf}
+    - {name: empty, mountPath: /conf-of-it/in/side}
   - name: local
     image: busybox
     command: [sleep, infinity]
+    resources: *resources
+    env: *env
     volumeMounts: *mounts
 ";
 
@@ -66,13 +76,15 @@ for file in /conf-of-it/one /etc/one /secrets/deep/password /opt/e2e/projected/s
             /opt/e2e/projected/labels /host/file HOST/link/deep/conf/one; do
     echo $(<$file)
 done
-for path in /conf-of-it/x /scratch-ro/x /host/x; do
+for path in /conf-of-it/x /scratch-ro/x /host/x /missing/x; do
     { echo a > $path; } 2>/dev/null && echo \"$path can be written\"
 done
 echo \"by $WHO\" > /scratch/$WHO
 echo $(</scratch-ro/$WHO)
 echo part > /part/$WHO
 echo $(</scratch/a/b/$WHO)
+echo $(</conf-of-it/in/side/$WHO) $LIMIT
+{ exec 3<>/dev/ptmx; } && [[ -c /dev/pts/0 ]] && echo a terminal
 { echo host > /own/$WHO; } 2>/dev/null
 { printf '%2000000s' x > /scratch/large; } 2>/dev/null || echo full
 : > /scratch/large
@@ -106,13 +118,15 @@ fn containers_of_both_sorts_get_their_volumes() {
         let script = format!("WHO={container}\n{}", with_host(LOOK));
         let expected = format!(
             "first\nfirst\ngeheim-e2e\nsecond\ncolor=\"red\"\nof the host\nfirst\n\
-             by {container}\npart\nfull\n"
+             by {container}\npart\nby {container} 512\na terminal\nfull\n"
         );
         let found = run(container, &script);
         assert_eq!(found, expected, "{container}");
         let is_made = host.join("own/new").join(container).exists();
         assert_eq!(is_made, container == "local", "the image's user is not root");
     }
+    assert!(host.join("own/untyped").is_dir(), "what has no type is made where pods may write");
+    assert!(!host.join("missing").exists(), "nothing is made elsewhere");
     let shared = run("real", "echo $(</scratch/local)");
     assert_eq!(shared, "by local\n", "both have the same volume");
     let state = machine.layout.root().display();
@@ -129,6 +143,8 @@ fn containers_of_both_sorts_get_their_volumes() {
         });
         let part = run(container, "echo $(</etc/one)");
         assert_eq!(part, "first\n", "as in Kubernetes, a subPath stays");
+        let inside = run(container, "echo $(</conf-of-it/in/side/local)");
+        assert_eq!(inside, "by local\n", "so does what is mounted inside");
     }
     machine.down();
 }
@@ -269,7 +285,7 @@ fn volumes_that_cannot_be_say_why() {
     for (name, source, reason) in [
         ("run", "{path: /run/docker.sock}", "pods see nothing of /run/docker.sock"),
         ("own", &format!("{{path: {state}/control}}"), "is the machine's own"),
-        ("none", "{path: /no-such-directory}", "cannot open /no-such-directory"),
+        ("none", "{path: /no-such-directory, type: Directory}", "cannot open /no-such-directory"),
     ] {
         machine.apply(&format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: app}}, spec: \

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::probe;
+use super::resources;
 use super::sources::{Sources, hostname};
 use crate::cgroups::{Cgroups, Limits};
 use crate::image::{StoredImage, command_line, expand, is_users_choice, own_user};
@@ -365,7 +366,7 @@ impl Builder<'_> {
         for variable in container.env.iter().flatten() {
             let value = match (&variable.value, &variable.value_from) {
                 (Some(text), _) => Some(expand(text, |name| environment.get(name).cloned())),
-                (None, Some(source)) => self.value_from(variable, source)?,
+                (None, Some(source)) => self.value_from(container, variable, source)?,
                 (None, None) => Some(String::new()),
             };
             environment.extend(value.map(|value| (variable.name.clone(), value)));
@@ -375,6 +376,7 @@ impl Builder<'_> {
 
     fn value_from(
         &self,
+        container: &Container,
         variable: &EnvVar,
         source: &EnvVarSource,
     ) -> Result<Option<String>, PlanError> {
@@ -386,6 +388,11 @@ impl Builder<'_> {
             let value = self.sources.field(&field.field_path);
             return value.map(Some).ok_or_else(|| unknown(&field.field_path));
         }
+        if let Some(resource) = &source.resource_field_ref {
+            let Sources { pod, place, .. } = self.sources;
+            let value = resources::amount(resource, Some(container), pod, place);
+            return value.map(Some).ok_or_else(|| unknown(&resource.resource));
+        }
         let (kind, name, key, optional, content) = if let Some(map) = &source.config_map_key_ref {
             let content = self.sources.config_map(&map.name, map.optional)?;
             ("ConfigMap", &map.name, &map.key, map.optional, content)
@@ -393,7 +400,7 @@ impl Builder<'_> {
             let content = self.sources.secret(&secret.name, secret.optional)?;
             ("Secret", &secret.name, &secret.key, secret.optional, content)
         } else {
-            return Err(unknown("the value of resourceFieldRef or fileKeyRef"));
+            return Err(unknown("the value of fileKeyRef"));
         };
         match content.get(key) {
             None if optional != Some(true) => {
@@ -489,6 +496,7 @@ mod tests {
             is_confined,
             cgroups: &cgroups,
             memory_bytes: 16 << 30,
+            processor_count: 4,
         };
         let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u"}, "spec": spec});
         let pod: Pod = serde_json::from_value(pod).unwrap();

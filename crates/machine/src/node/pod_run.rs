@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
@@ -341,6 +342,7 @@ impl PodRun {
             is_confined: self.context.record.confined,
             cgroups: &self.context.record.cgroups,
             memory_bytes: memory::total_bytes(),
+            processor_count: thread::available_parallelism().map_or(1, |count| count.get() as u64),
         }
     }
 

@@ -177,6 +177,8 @@ pub(crate) struct Place<'a> {
     pub(crate) cgroups: &'a Cgroups,
     /// Of the host.
     pub(crate) memory_bytes: u64,
+    /// Of the host.
+    pub(crate) processor_count: u64,
 }
 
 /// Namespace, name and uid of a pod.

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
     Volume, VolumeMount, VolumeProjection,
 };
 
+use super::resources;
 use super::sources::{PlanError, Sources, VOLUMES_MAX};
 use crate::claims::name_of_pod;
 use crate::image::expand;
@@ -214,9 +215,12 @@ impl Sources<'_> {
                 Some("metadata.labels") => Some(lines(&metadata.labels)),
                 Some("metadata.annotations") => Some(lines(&metadata.annotations)),
                 Some(path) => self.field(path),
-                None => None,
+                None => {
+                    let resource = item.resource_field_ref.as_ref();
+                    resource.and_then(|it| resources::amount(it, None, self.pod, self.place))
+                }
             };
-            let text = text.ok_or_else(|| unknown(field.unwrap_or("a resourceFieldRef")))?;
+            let text = text.ok_or_else(|| unknown(field.unwrap_or("such a resource")))?;
             let mode = item.mode.map_or(mode, |mode| mode as u32 & MODE_BITS);
             Ok(FilePlan {
                 path: file_path(volume, &item.path)?,
@@ -239,17 +243,19 @@ impl Sources<'_> {
         if !path.is_absolute() || !path.components().all(is_plain) {
             return Err(wrong());
         }
-        let is_made = host.type_.as_deref() == Some("DirectoryOrCreate");
+        // One without a type need not be there either: container runtimes make it.
+        let kind = host.type_.as_deref().unwrap_or_default();
+        let is_optional = ["", "DirectoryOrCreate"].contains(&kind);
         let writable = self.place.host_paths.iter().find_map(|directory| {
             let below = directory.below(path)?;
-            Some(Writable { directory: directory.clone(), below, is_made })
+            Some(Writable { directory: directory.clone(), below })
         });
         let is_hidden =
             self.place.is_confined || NOT_SHOWN.iter().any(|hidden| path.starts_with(hidden));
         if writable.is_none() && is_hidden {
             return Err(wrong());
         }
-        Ok(VolumeContent::Host { path: path.to_owned(), writable })
+        Ok(VolumeContent::Host { path: path.to_owned(), is_optional, writable })
     }
 
     /// What a container mounts, outer places before inner ones.
@@ -468,6 +474,7 @@ mod tests {
             is_confined: false,
             cgroups: &Cgroups::default(),
             memory_bytes: 16 << 30,
+            processor_count: 4,
         };
         let names = PodName::of(&pod);
         let sources = Sources { pod: &pod, place: &place, mirror: &mirror, names: &names };
@@ -507,7 +514,9 @@ mod tests {
         let item =
             |path: &str, field: &str| json!({"path": path, "fieldRef": {"fieldPath": field}});
         let items = [item("labels", "metadata.labels"), item("name", "metadata.name")];
-        let expected = ["labels 644 a=\"b\"\nx=\"y\"\n", "name 644 p"];
+        let resource = json!({"resource": "limits.memory", "containerName": "c", "divisor": "1Gi"});
+        let items = [&items[0], &items[1], &json!({"path": "r", "resourceFieldRef": resource})];
+        let expected = ["labels 644 a=\"b\"\nx=\"y\"\n", "name 644 p", "r 644 16"];
         check(json!({"downwardAPI": {"items": items}}), &expected);
         let sources = json!([
             {"configMap": {"name": "it", "items": [{"key": "a", "path": "a"}]}},
@@ -542,8 +551,8 @@ mod tests {
         check(json!({"hostPath": {"path": "/run/docker.sock"}}), "--host-path DIR");
         check(json!({"hostPath": {"path": "/tmp/tmux-0"}}), "pods see nothing of /tmp/tmux-0");
         check(json!({"hostPath": {"path": "/a/../etc"}}), "pods see nothing of /a/../etc");
-        let field =
-            json!({"items": [{"path": "a", "resourceFieldRef": {"resource": "limits.cpu"}}]});
+        let resource = json!({"resource": "limits.cpu", "containerName": "none"});
+        let field = json!({"items": [{"path": "a", "resourceFieldRef": resource}]});
         check(json!({"downwardAPI": field}), "volume \"v\": a machine cannot give");
         check(json!({"name": "../v", "emptyDir": {}}), "is no path in a volume");
     }

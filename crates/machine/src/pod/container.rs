@@ -251,7 +251,17 @@ fn take_mounts(mounts: &[MountPlan]) -> anyhow::Result<Vec<Shown>> {
         })?;
         Ok(Shown { target: target.clone(), tree, kind })
     };
-    mounts.iter().map(take).collect()
+    let shown: Vec<Shown> = mounts.iter().map(take).collect::<anyhow::Result<_>>()?;
+    for outer in mounts.iter().filter(|mount| mount.sub_path.is_none()) {
+        for inner in &shown {
+            let Ok(path) = inner.target.strip_prefix(&outer.target) else { continue };
+            if path != Path::new("") {
+                let made = volumes::make_place(&outer.source, path, inner.kind);
+                made.with_context(|| format!("make {} in its volume", inner.target.display()))?;
+            }
+        }
+    }
+    Ok(shown)
 }
 
 /// Takes the user's numbers, and as root no group of whoever started the machine.

@@ -24,6 +24,8 @@ const TEMPORARY_SIZE_BYTES: u64 = 256 << 20;
 /// What programs expect to be writable, with its mode: empty at first, and the pod's own. `/run`
 /// also takes the sockets of the host's services out of reach, which read-only mounts do not.
 const WRITABLE: &[(&str, u32)] = &[("/tmp", 0o1777), ("/run", 0o755), ("/var/tmp", 0o1777)];
+/// Most terminals that a pod's processes may open; the kernel has some 3,000 for all.
+const TERMINALS_MAX: u32 = 128;
 /// Devices that every program may expect.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Parts of `/proc` that set the kernel and not a process, where the kernel has them.
@@ -192,7 +194,7 @@ impl Shown {
     }
 }
 
-/// A `/dev` with the harmless devices only.
+/// A `/dev` with the harmless devices only, and terminals of the pod's own.
 ///
 /// Each is a mount of its own, and the only ones on which device files work: real root may make
 /// others anywhere.
@@ -219,6 +221,10 @@ fn devices() -> io::Result<()> {
     let shared_memory = stage.join("shm");
     fs::create_dir(&shared_memory)?;
     mount::tmpfs(&shared_memory, TEMPORARY_SIZE_BYTES, 0o1777, options)?;
+    let terminals = stage.join("pts");
+    fs::create_dir(&terminals)?;
+    mount::terminals(&terminals, TERMINALS_MAX)?;
+    symlink("pts/ptmx", stage.join("ptmx"))?;
     mount::bind(stage, Path::new("/dev"))?;
     mount::unmount(stage)?;
     fs::remove_dir(stage)

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use ambit_image::PathError;
 use ambit_image::mount_point::{self, Kind};
 use ambit_net::sys::mount::{self, MountOptions};
 use k8s_openapi::ByteString;
@@ -70,6 +71,9 @@ pub(crate) enum VolumeContent {
     Host {
         /// Where.
         path: PathBuf,
+        /// It need not be there. It is then a directory, which is made if it is writable, and
+        /// otherwise has nothing in it.
+        is_optional: bool,
         /// How containers may write it; without it they may not.
         writable: Option<Writable>,
     },
@@ -82,8 +86,6 @@ pub(crate) struct Writable {
     pub(crate) directory: HostPath,
     /// The part's path below it.
     pub(crate) below: PathBuf,
-    /// The part is made, as a directory, if it is not there.
-    pub(crate) is_made: bool,
 }
 
 /// A file of a volume.
@@ -198,14 +200,20 @@ pub(crate) fn prepare(
             mount::forbid_detached(&tree, options).map_err(failed)?;
             return Ok((volume.clone(), Some(tree)));
         }
-        let VolumeContent::Host { path, writable } = &volume.content else {
+        let VolumeContent::Host { path, is_optional, writable } = &volume.content else {
             fs::create_dir_all(&place).map_err(failed)?;
             return Ok((volume.clone(), None));
         };
         let wrong =
             |source| VolumeError::Host { volume: volume.name.clone(), path: path.clone(), source };
         let own = fs::canonicalize(hidden).map_err(failed)?;
-        let found = of_host(path, writable.as_ref(), &own).map_err(wrong)?;
+        let found = match of_host(path, *is_optional, writable.as_ref(), &own) {
+            Err(error) if *is_optional && error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&place).map_err(failed)?;
+                return Ok((volume.clone(), None));
+            }
+            found => found.map_err(wrong)?,
+        };
         let (file, is_directory) = found.map_err(|problem| {
             let (volume, path) = (volume.name.clone(), path.clone());
             VolumeError::Refused { volume, path, problem }
@@ -229,12 +237,13 @@ pub(crate) fn prepare(
 /// may be changing what it may write, so that the judgement is of what was opened.
 fn of_host(
     path: &Path,
+    is_optional: bool,
     writable: Option<&Writable>,
     own: &Path,
 ) -> io::Result<Result<(OwnedFd, bool), &'static str>> {
     let file = match writable {
         None => mount::open_path(&fs::canonicalize(path)?)?,
-        Some(Writable { directory, below, is_made }) => match directory.open(below, *is_made) {
+        Some(Writable { directory, below }) => match directory.open(below, is_optional) {
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => return Ok(Err(OUT)),
             found => match found? {
                 Some(file) => file,
@@ -289,9 +298,9 @@ impl Prepared {
             let place = place(directory, &volume.name);
             let failed = |source| step(&volume, "be mounted", source);
             match (&volume.content, tree) {
-                (VolumeContent::Host { .. } | VolumeContent::Claim { .. }, None) => {
-                    unreachable!("its tree was taken")
-                }
+                // The host has nothing there.
+                (VolumeContent::Host { .. }, None) => {}
+                (VolumeContent::Claim { .. }, None) => unreachable!("its tree was taken"),
                 (content, Some(tree)) => {
                     let here = mount::open_path(&place).map_err(failed)?;
                     mount::attach(tree, here).map_err(failed)?;
@@ -389,9 +398,12 @@ fn clean(place: &Path) -> io::Result<()> {
     let present = place.join(DATA);
     keep_own(place, fs::read_link(&present).ok().as_deref())?;
     for entry in fs::read_dir(place)? {
-        let name = entry?.file_name();
-        if !is_own(&name) && fs::symlink_metadata(present.join(&name)).is_err() {
-            remove(&place.join(name))?;
+        let entry = entry?;
+        let name = entry.file_name();
+        // What is no link is the place of another mount.
+        let is_name = entry.file_type()?.is_symlink() && !is_own(&name);
+        if is_name && fs::symlink_metadata(present.join(&name)).is_err() {
+            fs::remove_file(place.join(name))?;
         }
     }
     Ok(())
@@ -495,6 +507,14 @@ pub(crate) fn take(
     Ok((tree, kind))
 }
 
+/// Makes the place of another mount in a volume of files, as the kubelet does: no container can.
+pub(crate) fn make_place(volume: &Path, path: &Path, kind: Kind) -> Result<(), PathError> {
+    if volume.join(DATA).is_symlink() {
+        mount_point::mount_point(volume, path, kind)?;
+    }
+    Ok(())
+}
+
 /// Makes a directory of a volume, for whom the volume is.
 fn make_below(place: &Path, path: &Path) -> io::Result<OwnedFd> {
     let made = mount_point::mount_point(place, path, Kind::Directory).map_err(io::Error::other)?;
@@ -541,6 +561,24 @@ mod tests {
         symlink("..none", place.join(NEXT_DATA)).unwrap();
         write(place, &[], None).unwrap();
         assert_eq!(names(place), ["..2", "..data"]);
+    }
+
+    #[test]
+    fn places_of_other_mounts_stay_in_a_volume_of_files() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let make = |path: &str, kind| make_place(place, Path::new(path), kind).unwrap();
+        make("none", Kind::Directory);
+        assert!(names(place).is_empty(), "containers make places in other volumes");
+        write(place, &[file("a", 0o644, "1"), file("b", 0o644, "2")], None).unwrap();
+        make("lib/deep", Kind::Directory);
+        make("file", Kind::File);
+        // What is there is a place.
+        make("a", Kind::File);
+        write(place, &[file("a", 0o644, "3"), file("lib", 0o644, "4")], None).unwrap();
+        assert_eq!(names(place), ["..1", "..data", "a", "file", "lib"]);
+        assert!(place.join("lib/deep").is_dir(), "another mount is there");
+        assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "3");
     }
 
     #[test]
@@ -592,10 +630,10 @@ mod tests {
         assert_eq!((of("a"), of("b")), ("1".to_owned(), "2".to_owned()));
         assert_eq!(names(&place(directory, "a")), ["..0", "..data", "f"], "nothing is left of it");
         assert_eq!(now, [volume("a", &old), volume("b", &good)]);
-        // What an init left that was killed, and what is in the way of a link.
+        // What an init left that was killed.
         let place_a = place(directory, "a");
         fs::create_dir_all(place_a.join("..1/x")).unwrap();
-        fs::create_dir_all(place_a.join("dir/x")).unwrap();
+        symlink("..data/gone", place_a.join("gone")).unwrap();
         assert!(update(directory, &mut now, &[volume("a", &good)]).is_empty());
         assert_eq!(of("a"), "2");
         assert_eq!(names(&place_a), ["..1", "..data", "f"]);
@@ -620,12 +658,15 @@ mod tests {
         let writable = |path: &Path| Writable {
             directory: HostPath::all(&["/".into()]).unwrap().remove(0),
             below: path.strip_prefix("/").unwrap().to_owned(),
-            is_made: false,
         };
         let host = |path: &Path| VolumePlan {
             name: "v".to_owned(),
             group: None,
-            content: VolumeContent::Host { path: path.to_owned(), writable: Some(writable(path)) },
+            content: VolumeContent::Host {
+                path: path.to_owned(),
+                is_optional: false,
+                writable: Some(writable(path)),
+            },
         };
         let kernel = [Path::new("/proc"), Path::new("/proc/sys")];
         for wrong in [path, &path.join("state"), &path.join("link"), kernel[0], kernel[1]] {
@@ -635,11 +676,20 @@ mod tests {
         }
         let prepared = prepare(path, &[host(&path.join("none"))], &path.join("state"));
         assert!(matches!(prepared, Err(VolumeError::Host { .. })));
+        let optional = |writable| VolumePlan {
+            content: VolumeContent::Host { path: path.join("none"), is_optional: true, writable },
+            ..host(path)
+        };
+        assert!(prepare(path, &[optional(None)], &path.join("state")).is_ok());
+        assert!(place(path, "v").is_dir() && !path.join("none").exists(), "nothing is made there");
+        let made = [optional(Some(writable(&path.join("none"))))];
+        assert!(prepare(path, &made, &path.join("state")).is_ok());
+        assert!(path.join("none").is_dir(), "pods may write there");
     }
 
     /// What is wrong with a path that pods cannot write.
     fn problem(path: &Path) -> Option<&'static str> {
-        of_host(path, None, Path::new("/no-state")).unwrap().err()
+        of_host(path, false, None, Path::new("/no-state")).unwrap().err()
     }
 
     #[test]

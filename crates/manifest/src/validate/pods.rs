@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::claims;
 use super::core::{number, one_of};
+use super::downward::{self, Target};
 use super::names::{self, require};
 use super::{nodes, volumes};
 use crate::finding::{Issues, Path};
@@ -73,7 +74,7 @@ pub(crate) fn pod_spec(spec: &PodSpec, at: &Path, issues: &mut Issues) {
         containers.iter().enumerate().map(move |(index, it)| (at.index(index), it, *is_init))
     });
     for (at, container, is_init) in containers {
-        self::container(container, &at, issues);
+        self::container(container, spec, &at, issues);
         if is_init && container.restart_policy.as_deref() != Some("Always") {
             ends_by_itself(container, &at, issues);
         }
@@ -105,7 +106,7 @@ fn ends_by_itself(container: &Container, at: &Path, issues: &mut Issues) {
     }
 }
 
-fn container(container: &Container, at: &Path, issues: &mut Issues) {
+fn container(container: &Container, spec: &PodSpec, at: &Path, issues: &mut Issues) {
     require(issues, &at.field("name"), names::dns_label, &container.name);
     if container.image.as_deref().unwrap_or_default().trim().is_empty() {
         issues.error(&at.field("image"), "the container has no image", "add an image");
@@ -114,7 +115,7 @@ fn container(container: &Container, at: &Path, issues: &mut Issues) {
     container_ports(ports, &at.field("ports"), issues);
     volumes::mounts(container.volume_mounts.as_deref(), at, issues);
     for (index, variable) in container.env.iter().flatten().enumerate() {
-        env(variable, &at.field("env").index(index), issues);
+        env(variable, spec, &at.field("env").index(index), issues);
     }
     for (index, source) in container.env_from.iter().flatten().enumerate() {
         if source.config_map_ref.is_some() == source.secret_ref.is_some() {
@@ -194,7 +195,7 @@ fn container_ports(ports: &[ContainerPort], at: &Path, issues: &mut Issues) {
     }
 }
 
-fn env(variable: &EnvVar, at: &Path, issues: &mut Issues) {
+fn env(variable: &EnvVar, spec: &PodSpec, at: &Path, issues: &mut Issues) {
     require(issues, &at.field("name"), names::env_name, &variable.name);
     let Some(source) = &variable.value_from else { return };
     let has_value = variable.value.as_ref().is_some_and(|value| !value.is_empty());
@@ -210,8 +211,19 @@ fn env(variable: &EnvVar, at: &Path, issues: &mut Issues) {
         issues.error(
             &at.field("valueFrom"),
             "must name exactly one source, and no `value` beside it",
-            "keep one of value, configMapKeyRef, secretKeyRef, fieldRef",
+            "keep one of value, configMapKeyRef, secretKeyRef, fieldRef, resourceFieldRef",
         );
+    }
+    let at = at.field("valueFrom");
+    if let Some(field) = &source.field_ref {
+        downward::field(field, Target::Variable, &at, issues);
+    }
+    if let Some(resource) = &source.resource_field_ref {
+        downward::resource(resource, Target::Variable, spec, &at, issues);
+    }
+    if source.file_key_ref.is_some() {
+        let what = "is not supported: few releases of Kubernetes have it, and off by default";
+        issues.error(&at.field("fileKeyRef"), what, "use a Secret, or read the file itself");
     }
 }
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, KeyToPath, PodSpec, Volume, VolumeMount, VolumeProjection,
 };
 
+use super::downward::{self, Target};
 use super::names::{self, require};
 use crate::finding::{Issues, Path};
 
@@ -17,11 +18,11 @@ pub(crate) fn volumes(spec: &PodSpec, at: &Path, issues: &mut Issues) {
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let at = at.field("volumes").index(index);
         require(issues, &at.field("name"), names::dns_label, &volume.name);
-        files(volume, &at, issues);
+        files(volume, spec, &at, issues);
     }
 }
 
-fn files(volume: &Volume, at: &Path, issues: &mut Issues) {
+fn files(volume: &Volume, spec: &PodSpec, at: &Path, issues: &mut Issues) {
     if let Some(map) = &volume.config_map {
         keys(map.items.as_deref(), &at.field("configMap"), issues);
     }
@@ -29,15 +30,15 @@ fn files(volume: &Volume, at: &Path, issues: &mut Issues) {
         keys(secret.items.as_deref(), &at.field("secret"), issues);
     }
     if let Some(downward) = &volume.downward_api {
-        fields(downward.items.as_deref(), &at.field("downwardAPI"), issues);
+        fields(downward.items.as_deref(), spec, &at.field("downwardAPI"), issues);
     }
     let projected = volume.projected.iter().flat_map(|it| it.sources.iter().flatten());
     for (index, source) in projected.enumerate() {
-        sources(source, &at.field("projected").field("sources").index(index), issues);
+        sources(source, spec, &at.field("projected").field("sources").index(index), issues);
     }
 }
 
-fn sources(source: &VolumeProjection, at: &Path, issues: &mut Issues) {
+fn sources(source: &VolumeProjection, spec: &PodSpec, at: &Path, issues: &mut Issues) {
     if let Some(map) = &source.config_map {
         keys(map.items.as_deref(), &at.field("configMap"), issues);
     }
@@ -45,7 +46,7 @@ fn sources(source: &VolumeProjection, at: &Path, issues: &mut Issues) {
         keys(secret.items.as_deref(), &at.field("secret"), issues);
     }
     if let Some(downward) = &source.downward_api {
-        fields(downward.items.as_deref(), &at.field("downwardAPI"), issues);
+        fields(downward.items.as_deref(), spec, &at.field("downwardAPI"), issues);
     }
 }
 
@@ -54,9 +55,22 @@ fn keys(items: Option<&[KeyToPath]>, at: &Path, issues: &mut Issues) {
     paths.enumerate().for_each(|(index, path)| item(path, index, at, issues));
 }
 
-fn fields(items: Option<&[DownwardAPIVolumeFile]>, at: &Path, issues: &mut Issues) {
-    let paths = items.into_iter().flatten().map(|it| it.path.as_str());
-    paths.enumerate().for_each(|(index, path)| item(path, index, at, issues));
+fn fields(items: Option<&[DownwardAPIVolumeFile]>, spec: &PodSpec, at: &Path, issues: &mut Issues) {
+    for (index, file) in items.into_iter().flatten().enumerate() {
+        item(&file.path, index, at, issues);
+        let at = at.field("items").index(index);
+        match (&file.field_ref, &file.resource_field_ref) {
+            (Some(field), None) => downward::field(field, Target::File, &at, issues),
+            (None, Some(resource)) => {
+                downward::resource(resource, Target::File, spec, &at, issues);
+            }
+            _ => issues.error(
+                &at,
+                "a file needs exactly one source",
+                "keep one of fieldRef and resourceFieldRef",
+            ),
+        }
+    }
 }
 
 fn item(path: &str, index: usize, at: &Path, issues: &mut Issues) {
@@ -128,7 +142,8 @@ mod tests {
             check(json!({"name": "v", "configMap": map}), &[&of("configMap")]);
             let secret = json!({"secretName": "m", "items": items(path)});
             check(json!({"name": "v", "secret": secret}), &[&of("secret")]);
-            let downward = json!({"items": [{"path": path}]});
+            let name = json!({"fieldPath": "metadata.name"});
+            let downward = json!({"items": [{"path": path, "fieldRef": name}]});
             check(json!({"name": "v", "downwardAPI": downward}), &[&of("downwardAPI")]);
             let sources = json!([{"configMap": map}, {"downwardAPI": downward}]);
             let projected = json!({"name": "v", "projected": {"sources": sources}});

@@ -244,6 +244,14 @@ pub(crate) fn detached_proc() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(mount) })
 }
 
+/// Mounts pseudo-terminals of which no other place has any, at most `count_max`, with its own
+/// `ptmx` (devpts). Nothing can be made there but by that.
+pub fn terminals(target: &Path, count_max: u32) -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
+    let data = format!("newinstance,ptmxmode=0666,mode=0620,max={count_max}");
+    mount_raw(Some(Path::new("devpts")), target, Some("devpts"), flags, Some(&data))
+}
+
 /// Mounts the kernel's trace files.
 pub fn tracefs(target: &Path) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
