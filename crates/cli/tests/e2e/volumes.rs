@@ -62,6 +62,7 @@ spec:
     - {name: missing, mountPath: /missing}
     - {name: conf, mountPath: HOST/link/deep/conf}
     - {name: empty, mountPath: /conf-of-it/in/side}
+    - {name: conf, mountPath: /etc/no-key, subPath: no-key}
   - name: local
     image: busybox
     command: [sleep, infinity]
@@ -76,7 +77,7 @@ for file in /conf-of-it/one /etc/one /secrets/deep/password /opt/e2e/projected/s
             /opt/e2e/projected/labels /host/file HOST/link/deep/conf/one; do
     echo $(<$file)
 done
-for path in /conf-of-it/x /scratch-ro/x /host/x /missing/x; do
+for path in /conf-of-it/x /scratch-ro/x /host/x /missing/x /etc/no-key/x; do
     { echo a > $path; } 2>/dev/null && echo \"$path can be written\"
 done
 echo \"by $WHO\" > /scratch/$WHO
@@ -84,6 +85,7 @@ echo $(</scratch-ro/$WHO)
 echo part > /part/$WHO
 echo $(</scratch/a/b/$WHO)
 echo $(</conf-of-it/in/side/$WHO) $LIMIT
+[[ -d /etc/no-key ]] || echo no directory
 { exec 3<>/dev/ptmx; } && [[ -c /dev/pts/0 ]] && echo a terminal
 { echo host > /own/$WHO; } 2>/dev/null
 { printf '%2000000s' x > /scratch/large; } 2>/dev/null || echo full

@@ -95,10 +95,10 @@ pub(crate) enum PlanError {
         /// As written.
         path: String,
     },
-    /// A part of a volume that it does not have.
+    /// A part of a volume that it cannot have.
     #[error(
-        "container {container:?} mounts {path:?} of volume {volume:?}, which has no such file; \
-         correct subPath, or add the key"
+        "container {container:?} mounts {path:?} of volume {volume:?}, which has no such part; \
+         correct subPath"
     )]
     NoPart {
         /// Which.

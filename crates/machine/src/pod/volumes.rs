@@ -492,11 +492,6 @@ pub(crate) fn take(
             let found = mount_point::find(place, path).map_err(io::Error::other)?;
             let (file, kind) = match found {
                 Some(found) => found,
-                None if place.join(DATA).is_symlink() => {
-                    let said =
-                        format!("it has no {}, and no container can make it", path.display());
-                    return Err(io::Error::new(io::ErrorKind::NotFound, said));
-                }
                 None => (make_below(place, path)?, Kind::Directory),
             };
             (mount::detached_of(&file)?, kind)
@@ -640,12 +635,10 @@ mod tests {
     }
 
     #[test]
-    fn no_part_is_made_in_a_volume_of_files() {
+    fn nothing_is_made_below_a_file() {
         let place = tempfile::tempdir().unwrap();
         write(place.path(), &[file("f", 0o644, "1")], None).unwrap();
-        for part in ["none", "..1", "f/g"] {
-            take(place.path(), Some(Path::new(part)), true).unwrap_err();
-        }
+        take(place.path(), Some(Path::new("f/g")), true).unwrap_err();
         assert_eq!(names(place.path()), ["..0", "..data", "f"]);
     }
 
