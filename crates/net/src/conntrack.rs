@@ -39,6 +39,7 @@ pub struct Entry {
 const SUBSYSTEM: u16 = 1;
 const GET: u16 = 1;
 const DELETE: u16 = 2;
+const GET_STATISTICS: u16 = 5;
 /// Size of `nfgenmsg`.
 const GENERIC_BYTES: usize = 4;
 /// Entry attributes.
@@ -46,6 +47,8 @@ const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
 const MARK: u16 = 8;
 const ZONE: u16 = 18;
+/// Attribute of the statistics: entries of the namespace.
+const COUNT: u16 = 1;
 /// Tuple attributes.
 const ADDRESSES: u16 = 1;
 const TRANSPORT: u16 = 2;
@@ -96,8 +99,25 @@ impl Conntrack {
         }
     }
 
+    /// How many entries the namespace has, of any protocol.
+    pub fn count(&mut self) -> Result<u32, NetlinkError> {
+        let kind = (SUBSYSTEM << 8) | GET_STATISTICS;
+        let request = Request::new(kind, 0).body(&[0; GENERIC_BYTES]);
+        let answers = self.netlink.request(request, "count tracked connections")?;
+        let count = |payload: &[u8]| {
+            find(payload.get(GENERIC_BYTES..)?, COUNT).map(message::read_network_u32)
+        };
+        Ok(answers.iter().find_map(|answer| count(&answer.payload)).unwrap_or(u32::MAX))
+    }
+
     /// Every TCP and UDP entry.
+    ///
+    /// The kernel looks for them through the table of all namespaces, some 10 ms of processor time
+    /// on a large computer, so that it is asked first whether there are any.
     pub fn entries(&mut self) -> Result<Vec<Entry>, NetlinkError> {
+        if matches!(self.count(), Ok(0)) {
+            return Ok(Vec::new());
+        }
         let request = Request::new((SUBSYSTEM << 8) | GET, 0).body(&[0; GENERIC_BYTES]);
         let answers = self.netlink.dump(request, "list tracked connections")?;
         Ok(answers.iter().filter_map(|answer| read_entry(&answer.payload)).collect())

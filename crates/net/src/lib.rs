@@ -20,7 +20,7 @@
 //! * [`memfd`]: `Sealed::{create, from_fd, read}`
 //! * [`netlink`]: `RouteSocket`: links, addresses, routes, rules, neighbours
 //! * [`nftables`]: `Table`, `Chain`, `Rule`, `Set`; `Nftables::{replace, delete, verify}`, `Watch`
-//! * [`conntrack`]: `Conntrack::{original_of_reply, entries, delete_matching}`
+//! * [`conntrack`]: `Conntrack::{original_of_reply, count, entries, delete_matching}`
 //! * [`outside`]: `Outside::{dial, listener}`: sockets of another network, handed over
 //! * [`capture`]: `Capture::start(..).stop()`, `Trace::read(..)`: packets on a wire
 //! * [`procnet`] has `established_by_local_port`

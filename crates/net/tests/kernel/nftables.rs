@@ -508,10 +508,14 @@ privileged_tests! {
             .chain(Chain::filter("output", Hook::Output, Priority::RAW).rule(zone));
         Nftables::open_in(&namespace).unwrap().replace(&[table]).unwrap();
         // Tracking is on as soon as a rule needs it; the zone needs it.
+        let mut conntrack = Conntrack::open_in(&namespace).unwrap();
+        assert_eq!(conntrack.count().unwrap(), 0);
+        assert_eq!(conntrack.entries().unwrap(), []);
         namespace
             .run(|| UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", "127.0.0.1:53").unwrap())
             .unwrap();
-        let entries = Conntrack::open_in(&namespace).unwrap().entries().unwrap();
+        assert_eq!(conntrack.count().unwrap(), 1);
+        let entries = conntrack.entries().unwrap();
         let found = entries.iter().find(|entry| entry.original.destination.port() == 53);
         assert_eq!(found.map(|entry| entry.zone), Some(1), "{entries:?}");
     }

@@ -7,7 +7,7 @@
 //! damaged registry is refused: pods that an earlier agent captured stay captured meanwhile. This
 //! module never writes outside `captured` and `uncaptured`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -227,7 +227,8 @@ fn scan<T>(
         // Objects go one by one; a kind never goes with all of its own.
         return Err(unlisted(ErrorKind::NotFound.into()));
     }
-    cache.retain(|path, _| files.contains(path));
+    let listed: HashSet<&PathBuf> = files.iter().collect();
+    cache.retain(|path, _| listed.contains(path));
     let mut damage = Ok(());
     for path in files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json")) {
         damage = damage.and(refresh(path, cache, parse));
