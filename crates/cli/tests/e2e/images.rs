@@ -166,8 +166,8 @@ fn a_container_with_an_image_lives_in_its_own_root() {
     for secret in ["/proc/1/root/", "/proc/1/fd/0", "/proc/1/environ"] {
         assert!(strict(&format!("< {secret}")).contains("denied"), "{secret}");
     }
-    let devices = "/dev/fd /dev/full /dev/null /dev/random /dev/shm /dev/stderr /dev/stdin \
-                   /dev/stdout /dev/tty /dev/urandom /dev/zero\n";
+    let devices = "/dev/fd /dev/full /dev/null /dev/ptmx /dev/pts /dev/random /dev/shm \
+                   /dev/stderr /dev/stdin /dev/stdout /dev/tty /dev/urandom /dev/zero\n";
     assert_eq!(main("echo /dev/*"), devices);
     let said = strict("echo $UID ${GROUPS[*]}; [[ -e /web/a ]] || > /web/b");
     assert!(said.starts_with("0 0\n") && said.contains("Read-only"), "{said}");

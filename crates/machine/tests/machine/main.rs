@@ -166,11 +166,16 @@ fn check_read_only(lab: &Lab, state: &str) {
     let mounts = run("cut -d' ' -f5,6 /proc/self/mountinfo").0;
     for (place, options) in mounts.lines().map(|line| line.split_once(' ').unwrap()) {
         let has = |wanted: &str| options.split(',').any(|option| option == wanted);
-        let own = ["/tmp", "/var/tmp", "/run", "/dev", "/dev/shm", "/proc"].contains(&place);
+        let own = ["/tmp", "/var/tmp", "/run", "/dev", "/dev/pts", "/dev/shm", "/proc"];
+        let own = own.contains(&place);
         assert!(own || has("ro"), "{place} is {options}");
         let device = place.starts_with("/dev/") || run(&format!("[ -c '{place}' ]")).1 == 0;
         assert!(device || has("nodev"), "{place} is {options}");
     }
+    for wrong in ["touch /dev/pts/x", "mkdir /dev/pts/x", "mknod /dev/pts/x c 1 3"] {
+        assert_ne!(run(wrong).1, 0, "terminals come of /dev/ptmx alone: {wrong}");
+    }
+    assert_eq!(run("exec 3<>/dev/ptmx && ls /dev/pts").0, "0\nptmx\n");
     assert_ne!(run("mount -o remount,rw,bind /").1, 0);
     assert_ne!(run("umount /proc/sys").1, 0);
     // Not even as the root of a namespace of its own, where such a thing is allowed at all.
