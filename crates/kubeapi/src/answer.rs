@@ -14,7 +14,7 @@ use crate::form::{Beside, Form};
 use crate::history::{Change, ChangeKind, Key};
 use crate::request::{Listing, Single};
 use crate::resource::Resource;
-use crate::{scale as scales, table};
+use crate::{defaults, scale as scales, table};
 
 /// The version of forms that are not of a kind's own.
 const META: &str = "meta.k8s.io/v1";
@@ -145,6 +145,7 @@ fn of_version(object: &Value, resource: &Resource, api_version: &str) -> Value {
         let uid = object["metadata"]["uid"].clone();
         object["spec"]["selector"] = json!({"matchLabels": {JOB_CONTROLLER_UID: uid}});
     }
+    defaults::fill(resource, &mut object);
     object
 }
 

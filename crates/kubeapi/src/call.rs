@@ -316,6 +316,7 @@ fn of_part(
             Ok(Call::PortForward(PortForward { namespace, pod }))
         }
         "attach" => Err(Status::attaches_nothing()),
+        "ephemeralcontainers" => Err(Status::adds_no_containers()),
         "log" => Err(Status::not_allowed("a log is only read")),
         "exec" | "portforward" => Err(Status::not_allowed("streams begin with GET or POST")),
         _ => Err(Status::no_such_path()),
@@ -524,6 +525,8 @@ mod tests {
         get("/api/v1/namespaces/a/pods/web/log?previous=1", 400, "leave --previous out");
         get("/api/v1/namespaces/a/pods/web/log?tailLines=-1", 400, "is not a number");
         check(Method::POST, "/api/v1/namespaces/a/pods/web/attach", 501, "kubectl logs -f");
+        let debug = "/api/v1/namespaces/a/pods/web/ephemeralcontainers";
+        check(Method::PATCH, debug, 501, "kubectl exec -it");
         get("/api/v1/namespaces/a/pods/web/exec?stdout=1", 400, "name a command");
         get("/api/v1/namespaces/a/pods/web/exec?command=ls&tty=1", 400, "at least one of stdin");
         check(

@@ -12,6 +12,7 @@
 //! | `resource` | [`Resource`]: a kind of object as the API names it |
 //! | `call` | [`Api`]: from a request to a [`Call`], or to the refusal of it |
 //! | `write` | [`Write`]: a change that is asked for, and the object that it makes |
+//! | `defaults` | fields that Kubernetes fills in, in answers alone |
 //! | `deletion` | [`Deletion`]: what a deletion depends on |
 //! | `depth` | how deep objects may be nested |
 //! | `patch` | patches: how a body says what changes |
@@ -37,6 +38,7 @@ mod access;
 mod answer;
 mod apply;
 mod call;
+mod defaults;
 mod deletion;
 mod depth;
 mod discovery;

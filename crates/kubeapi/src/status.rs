@@ -161,6 +161,13 @@ impl Status {
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
     }
 
+    /// A pod gets no containers later.
+    pub(crate) fn adds_no_containers() -> Self {
+        let message = "a pod here has the containers that it was made with, and takes no ephemeral \
+                       ones: use `kubectl exec -it` for a shell";
+        Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
+    }
+
     /// Changes since that version are not known any more: list again.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)
@@ -205,7 +212,7 @@ impl Status {
 
     /// The object.
     pub fn to_json(&self) -> Value {
-        let mut status = json!({
+        json!({
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
@@ -213,10 +220,8 @@ impl Status {
             "message": self.message,
             "reason": self.reason,
             "code": self.code.as_u16(),
-        });
-        if let Some(details) = &self.details {
-            status["details"] = details.clone();
-        }
-        status
+            // Some clients read them without looking whether they are there.
+            "details": self.details.clone().unwrap_or_else(|| json!({})),
+        })
     }
 }

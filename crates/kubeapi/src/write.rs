@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::apply::{self, Conflict, Writer, drop_own_metadata};
+use crate::defaults;
 use crate::deletion::Deletion;
 use crate::depth::{OBJECT_DEPTH_MAX, is_deeper};
 use crate::form::Form;
@@ -327,7 +328,10 @@ impl Write {
         body: Value,
         now: Timestamp,
     ) -> Result<Value, Status> {
-        let object = patch::apply(kind, self.in_version(current), body)?;
+        // The client has seen the defaults, and may test or move them.
+        let mut shown = self.in_version(current);
+        defaults::fill(&self.resource, &mut shown);
+        let object = patch::apply(kind, shown, body)?;
         let object = self.fitting(object)?;
         self.changed(name, current, object, now)
     }
@@ -429,6 +433,7 @@ impl Write {
         self.check_identity(name, current, &object)?;
         object["metadata"]["name"] = json!(name);
         drop_own_metadata(&mut object);
+        defaults::forget(&self.resource, &mut object, current);
         apply::note_update(Some(current), &mut object, self.writer(now));
         Ok(object)
     }

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::client::PodInfo;
-use crate::registry::{ContainerStatus, OOM_KILLED};
+use crate::registry::{ContainerStatus, OOM_KILLED, Phase};
 
 /// Writes what is reported of a pod into its object.
 pub fn complete_pod(object: &mut Value, info: &PodInfo) {
@@ -16,10 +16,12 @@ pub fn complete_pod(object: &mut Value, info: &PodInfo) {
     let statuses = |containers: &[ContainerStatus], field: &str| -> Vec<Value> {
         containers.iter().map(|it| container(it, &spec[field])).collect()
     };
-    let word = |is_so: bool| if is_so { "True" } else { "False" };
+    // A pod that waits for a volume has no containers yet.
+    let wanted = spec["containers"].as_array().map_or(0, Vec::len);
+    let all_ready = main.len() >= wanted && main.iter().all(|it| it.ready);
     let mut conditions = vec![
-        json!({"type": "Ready", "status": word(info.ready)}),
-        json!({"type": "ContainersReady", "status": word(main.iter().all(|it| it.ready))}),
+        readiness("Ready", info.ready, info.phase),
+        readiness("ContainersReady", all_ready, info.phase),
     ];
     if !object["status"].is_object() {
         object["status"] = Value::Object(Map::new());
@@ -40,6 +42,19 @@ pub fn complete_pod(object: &mut Value, info: &PodInfo) {
         status["initContainerStatuses"] = json!(statuses(init, "initContainers"));
     }
     status["containerStatuses"] = json!(statuses(main, "containers"));
+}
+
+/// A condition that says whether a pod is ready, and why not in Kubernetes' word.
+fn readiness(condition: &str, is_so: bool, phase: Phase) -> Value {
+    if is_so {
+        return json!({"type": condition, "status": "True"});
+    }
+    let reason = match phase {
+        Phase::Succeeded => "PodCompleted",
+        Phase::Failed => "PodFailed",
+        Phase::Pending | Phase::Running => "ContainersNotReady",
+    };
+    json!({"type": condition, "status": "False", "reason": reason})
 }
 
 fn container(status: &ContainerStatus, specs: &Value) -> Value {
@@ -107,5 +122,31 @@ mod tests {
         });
         complete_pod(&mut object, &serde_json::from_value(info).expect("a pod"));
         insta::assert_snapshot!(serde_json::to_string_pretty(&object["status"]).expect("JSON"));
+    }
+
+    #[test]
+    fn a_pod_that_waits_has_no_ready_containers() {
+        let check = |phase: &str, containers: Value, expected: [&str; 2]| {
+            let spec = json!({"containers": [{"name": "web", "image": "w"}]});
+            let mut object = json!({"metadata": {"uid": "u"}, "spec": spec});
+            let info = json!({
+                "namespace": "app", "name": "web", "uid": "u", "node": "node-1",
+                "serviceAccount": "default", "owner": "", "phase": phase, "ready": false,
+                "terminating": false, "captured": true, "hostNetwork": false, "podIps": [],
+                "restarts": 0, "reason": "", "unschedulable": false, "crashLooping": false,
+                "created": "", "pid": 0, "containers": containers,
+            });
+            complete_pod(&mut object, &serde_json::from_value(info).expect("a pod"));
+            let condition = &object["status"]["conditions"][1];
+            assert_eq!(condition["type"], "ContainersReady");
+            let found = ["status", "reason"].map(|it| condition[it].as_str().unwrap_or_default());
+            assert_eq!(found, expected, "{phase} {containers}");
+        };
+        check("Pending", json!([]), ["False", "ContainersNotReady"]);
+        let ended = json!([{"name": "web", "lastExit": 0}]);
+        check("Succeeded", ended.clone(), ["False", "PodCompleted"]);
+        check("Failed", ended, ["False", "PodFailed"]);
+        let runs = json!([{"name": "web", "running": true, "started": true, "ready": true}]);
+        check("Running", runs, ["True", ""]);
     }
 }

@@ -179,7 +179,8 @@ fn objects_are_listed(machine: &Machine, api: &Api) {
     });
     let (_, pod) = api.get("/api/v1/namespaces/app/pods/talker", "application/json");
     let node = pod["spec"]["nodeName"].as_str().expect("it is placed");
-    assert!(pod["status"]["podIP"].is_string(), "{pod}");
+    assert!(pod["status"]["podIP"].is_string() && pod["status"]["hostIP"].is_string(), "{pod}");
+    assert!(pod["spec"]["securityContext"].is_object(), "clients rely on defaults: {pod}");
     let on_node = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let (_, list) = api.get(&on_node, "application/json");
     let is_talker = |it: &Value| it["metadata"]["name"] == "talker";

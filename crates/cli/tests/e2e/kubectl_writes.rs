@@ -255,6 +255,12 @@ fn pods_stay_and_mixtures_are_refused(machine: &Machine, client: &Writer, manife
     let said = machine.ambit_with(&["apply", "-"], manifest);
     assert!(said.out.contains("Deployment app/turns unchanged"), "{} {}", said.out, said.err);
     assert_eq!(uids(), before);
+    // What the API fills in and a client sends back changes nothing either, as `kubectl replace`.
+    let (_, mut read) = client.api.get(TURNS, JSON);
+    assert_eq!(read["spec"]["template"]["spec"]["dnsPolicy"], "ClusterFirst", "{read}");
+    read["metadata"]["resourceVersion"].take();
+    let Answer(status, _, put) = client.send("PUT", TURNS, JSON, &read.to_string());
+    assert_eq!((status, &put["metadata"]["generation"]), (200, &read["metadata"]["generation"]));
     let mut mixed: Value = serde_json::from_str(manifest).expect("JSON");
     let others =
         json!({"name": "OTHERS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});

@@ -85,9 +85,23 @@ fn pods(layout: &Layout, objects: &Objects) -> Vec<Value> {
         let status = objects.reported.status(&info.namespace, &info.name, &info.uid);
         let started = status.and_then(|it| it.started_at.as_deref());
         complete_words(&mut object, started);
+        let node = ObjectRef::new(Kind::Node, None, &info.node);
+        if let Some(node) = objects.store.object(&node) {
+            complete_host(&mut object, node);
+        }
         Some(object)
     };
     objects.pods(layout).into_iter().filter_map(pod).collect()
+}
+
+/// Says which addresses the node of a pod has.
+fn complete_host(pod: &mut Value, node: &Value) {
+    let addresses = node["status"]["addresses"].as_array().into_iter().flatten();
+    let own = addresses.filter(|it| it["type"] == "InternalIP").map(|it| &it["address"]);
+    let own: Vec<&Value> = own.collect();
+    let Some(first) = own.first() else { return };
+    pod["status"]["hostIP"] = json!(first);
+    pod["status"]["hostIPs"] = own.iter().map(|ip| json!({ "ip": ip })).collect();
 }
 
 /// Puts Kubernetes' words where it has words, and the times that are known.
@@ -270,6 +284,23 @@ mod tests {
             ],
         });
         assert_eq!(pod["status"], expected);
+    }
+
+    #[test]
+    fn a_pod_has_the_addresses_of_its_node() {
+        let addresses = json!([
+            {"type": "InternalIP", "address": "10.1.0.1"},
+            {"type": "InternalIP", "address": "fd00::1"},
+            {"type": "Hostname", "address": "node-1"},
+        ]);
+        let mut pod = json!({});
+        complete_host(&mut pod, &json!({"status": {"addresses": addresses}}));
+        let expected =
+            json!({"hostIP": "10.1.0.1", "hostIPs": [{"ip": "10.1.0.1"}, {"ip": "fd00::1"}]});
+        assert_eq!(pod["status"], expected);
+        let mut other = json!({});
+        complete_host(&mut other, &json!({}));
+        assert_eq!(other, json!({}), "a node without addresses");
     }
 
     #[test]
