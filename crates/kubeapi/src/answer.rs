@@ -1,7 +1,7 @@
 //! Objects, lists and the events of a watch, in the form that the client asks for.
 //!
 //! An object is written in the version that was asked for: all versions of a kind are alike but for
-//! their name.
+//! their name, and those of HorizontalPodAutoscalers.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::form::{Beside, Form};
 use crate::history::{Change, ChangeKind, Key};
 use crate::request::{Listing, Single};
 use crate::resource::Resource;
-use crate::{defaults, scale as scales, table};
+use crate::{autoscalers, defaults, scale as scales, table};
 
 /// The version of forms that are not of a kind's own.
 const META: &str = "meta.k8s.io/v1";
@@ -32,7 +32,7 @@ impl Listing {
 pub fn object(single: &Single, object: &Value, now: Timestamp) -> Value {
     let object = of_version(object, &single.resource, single.api_version);
     match single.form {
-        Form::Objects => object,
+        Form::Objects => whole(object),
         Form::Metadata => metadata(&object),
         Form::Table(beside) => {
             let version = object["metadata"]["resourceVersion"].clone();
@@ -62,7 +62,9 @@ pub fn list<'a>(
             let objects: Vec<Value> = meant.collect();
             return table(resource, &objects, beside, &version, now);
         }
-        Form::Objects => (format!("{}List", resource.kind), *api_version, meant.collect()),
+        Form::Objects => {
+            (format!("{}List", resource.kind), *api_version, meant.map(whole).collect())
+        }
         Form::Metadata => {
             let items: Vec<Value> = meant.map(|it| metadata(&it)).collect();
             ("PartialObjectMetadataList".to_owned(), META, items)
@@ -126,7 +128,7 @@ fn mark(watch: &Watch, metadata: Value, now: Timestamp) -> Value {
 
 fn in_form(of: &Listing, object: Value, now: Timestamp) -> Value {
     match of.form {
-        Form::Objects => object,
+        Form::Objects => whole(object),
         Form::Metadata => metadata(&object),
         Form::Table(beside) => {
             let version = object["metadata"]["resourceVersion"].clone();
@@ -149,6 +151,12 @@ fn of_version(object: &Value, resource: &Resource, api_version: &str) -> Value {
     object
 }
 
+/// An object with the fields of its version, of which cells are not made.
+fn whole(mut object: Value) -> Value {
+    autoscalers::age(&mut object);
+    object
+}
+
 fn metadata(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
@@ -168,7 +176,7 @@ fn table(
         let beside = match beside {
             Beside::Nothing => Value::Null,
             Beside::Metadata => metadata(object),
-            Beside::Object => object.clone(),
+            Beside::Object => whole(object.clone()),
         };
         json!({"cells": table::cells(resource, object, now), "object": beside})
     };

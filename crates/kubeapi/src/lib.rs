@@ -20,6 +20,7 @@
 //! | `apply` | server-side apply: which fields are whose |
 //! | `last_applied` | client-side apply: what a manifest makes of an object that is there |
 //! | `scale` | the number of an object's replicas, as a kind of its own |
+//! | `autoscalers` | HorizontalPodAutoscalers in their older version |
 //! | `access` | whether a client may do something, before it does it |
 //! | `request` | [`Request`], and the objects that it names |
 //! | `query` | the parameters of a request |
@@ -37,6 +38,7 @@
 mod access;
 mod answer;
 mod apply;
+mod autoscalers;
 mod call;
 mod defaults;
 mod deletion;

@@ -66,7 +66,10 @@ pub fn protobuf(body: &[u8]) -> Result<Value, ProtobufError> {
     }
     let mut left = VALUES_MAX;
     let mut object = Map::new();
-    message(&kind, raw, &mut object, &mut left)?;
+    // A type has one form, but for what an older version has another one of.
+    let older = format!("{api_version}/{kind}");
+    let of = if fields(&older).is_some() { &older } else { &kind };
+    message(of, raw, &mut object, &mut left)?;
     object.insert("apiVersion".to_owned(), Value::String(api_version));
     object.insert("kind".to_owned(), Value::String(kind));
     Ok(Value::Object(object))
@@ -377,6 +380,10 @@ mod tests {
                 "policies": [{"type": "Pods", "value": 4, "periodSeconds": 60}]}},
         });
         assert_eq!(protobuf(&body).expect("it is whole")["spec"], expected);
+        let spec = [number(3, 5), number(4, 50)].concat();
+        let older = self::body("autoscaling/v1", "HorizontalPodAutoscaler", &bytes(2, spec));
+        let expected = json!({"maxReplicas": 5, "targetCPUUtilizationPercentage": 50});
+        assert_eq!(protobuf(&older).expect("it is whole")["spec"], expected);
     }
 
     proptest::proptest! {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::apply::{self, Conflict, Writer, drop_own_metadata};
+use crate::autoscalers;
 use crate::defaults;
 use crate::deletion::Deletion;
 use crate::depth::{OBJECT_DEPTH_MAX, is_deeper};
@@ -266,6 +267,7 @@ impl Write {
             return Err(Status::invalid(&self.resource, "", &[cause]));
         }
         drop_own_metadata(&mut object);
+        autoscalers::renew(&mut object, None);
         apply::note_update(None, &mut object, self.writer(now));
         Ok(object)
     }
@@ -290,8 +292,8 @@ impl Write {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
         self.check_identity(name, current.unwrap_or(&Value::Null), &wanted)?;
-        let current = current.map(|it| self.in_version(it));
-        let object = apply::apply(current.as_ref(), &wanted, self.writer(now), self.is_forced);
+        let shown = current.map(|it| self.in_version(it));
+        let object = apply::apply(shown.as_ref(), &wanted, self.writer(now), self.is_forced);
         let mut object = object.map_err(|conflicts| {
             Status::apply_conflict(&conflicts.iter().map(Conflict::cause).collect::<Vec<_>>())
         })?;
@@ -299,7 +301,9 @@ impl Write {
         drop_own_metadata(&mut object);
         object["metadata"]["name"] = json!(name);
         object["metadata"]["managedFields"] = owners;
-        self.fitting(object)
+        let mut object = self.fitting(object)?;
+        autoscalers::renew(&mut object, current);
+        Ok(object)
     }
 
     /// What an object becomes that a body replaces.
@@ -341,6 +345,7 @@ impl Write {
         let mut object = current.clone();
         object["kind"] = json!(self.resource.kind);
         object["apiVersion"] = json!(self.api_version);
+        autoscalers::age(&mut object);
         object
     }
 
@@ -433,6 +438,7 @@ impl Write {
         self.check_identity(name, current, &object)?;
         object["metadata"]["name"] = json!(name);
         drop_own_metadata(&mut object);
+        autoscalers::renew(&mut object, Some(current));
         defaults::forget(&self.resource, &mut object, current);
         apply::note_update(Some(current), &mut object, self.writer(now));
         Ok(object)

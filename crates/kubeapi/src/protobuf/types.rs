@@ -110,6 +110,9 @@ HorizontalPodAutoscaler: metadata=1ObjectMeta spec=2HorizontalPodAutoscalerSpec
 HorizontalPodAutoscalerBehavior: scaleUp=1*HPAScalingRules scaleDown=2*HPAScalingRules
 HorizontalPodAutoscalerSpec: scaleTargetRef=1CrossVersionObjectReference minReplicas=2*i
     maxReplicas=3i metrics=4[]MetricSpec behavior=5*HorizontalPodAutoscalerBehavior
+autoscaling/v1/HorizontalPodAutoscaler: metadata=1ObjectMeta spec=2HorizontalPodAutoscalerV1Spec
+HorizontalPodAutoscalerV1Spec: scaleTargetRef=1CrossVersionObjectReference minReplicas=2*i
+    maxReplicas=3i targetCPUUtilizationPercentage=4*i
 HostAlias: ip=1s hostnames=2[]s
 HostPathVolumeSource: path=1s type=2*s
 ISCSIVolumeSource: targetPortal=1s iqn=2s lun=3i iscsiInterface=4s fsType=5s readOnly=6b
@@ -401,7 +404,8 @@ mod tests {
     fn the_table_is_whole_and_no_type_is_in_itself() {
         let kinds = ["CronJob", "Deployment", "EndpointSlice", "HorizontalPodAutoscaler"];
         let others = ["DeleteOptions", "Eviction", "Scale", "SelfSubjectAccessReview"];
-        for kind in kinds.into_iter().chain(others) {
+        let older = ["autoscaling/v1/HorizontalPodAutoscaler"];
+        for kind in kinds.into_iter().chain(others).chain(older) {
             assert!(depth(kind, &[]) < 20, "{kind}");
         }
         for (name, fields) in TABLE.iter().filter(|(name, _)| !name.is_empty()) {

@@ -21,11 +21,7 @@ pub(super) fn resource(kind: Kind) -> Resource {
         kind: kind.name(),
         plural: kind.plural(),
         namespaced: kind.is_namespaced(),
-        api_versions: match kind {
-            // The older version has another form, which manifests alone may have.
-            Kind::HorizontalPodAutoscaler => &kind.api_versions()[..1],
-            _ => kind.api_versions(),
-        },
+        api_versions: kind.api_versions(),
         only_read: None,
     }
 }

@@ -698,9 +698,50 @@ mod tests {
         assert_eq!(spec["scaleTargetRef"], target);
         let many = place.check(Method::PATCH, &one, json!({"spec": {"maxReplicas": 10_001}}), 422);
         assert_eq!(many["details"]["causes"][0]["field"], "spec.maxReplicas");
-        let older = all.replace("v2", "v1");
-        let autoscaler = json!({"metadata": {"name": "x"}, "spec": {}});
-        place.check(Method::POST, &older, autoscaler, 404);
+    }
+
+    #[test]
+    fn an_autoscaler_is_written_in_its_older_version() {
+        let mut place = Place::new();
+        let all = "/apis/autoscaling/v1/namespaces/a/horizontalpodautoscalers";
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
+        let percent = |of: &Value| of["spec"]["targetCPUUtilizationPercentage"].clone();
+        let kept = |place: &Place| {
+            let kept = place.kept(Kind::HorizontalPodAutoscaler, "web").unwrap();
+            let target = &kept["spec"]["metrics"][0]["resource"]["target"];
+            assert_eq!(kept["apiVersion"], "autoscaling/v2", "{kept}");
+            (target["averageUtilization"].clone(), kept["spec"]["behavior"].clone())
+        };
+        let spec = json!({"scaleTargetRef": target, "maxReplicas": 5,
+            "targetCPUUtilizationPercentage": 40});
+        let made = json!({"metadata": {"name": "web"}, "spec": spec});
+        let made = place.check(Method::POST, all, made, 201);
+        assert_eq!((&made["apiVersion"], percent(&made)), (&json!("autoscaling/v1"), json!(40)));
+        assert_eq!(kept(&place), (json!(40), Value::Null));
+        let one = format!("{all}/web");
+        let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 9}});
+        let body = json!({"spec": {"behavior": behavior}});
+        place.check(Method::PATCH, &one.replace("v1", "v2"), body, 200);
+        let body = json!({"spec": {"targetCPUUtilizationPercentage": 60}});
+        let strategic = "application/strategic-merge-patch+json";
+        let written = place.send_as(strategic, (Method::PATCH, &one), &body).unwrap();
+        assert_eq!(
+            (percent(&written.body), &written.body["spec"]["behavior"]),
+            (json!(60), &Value::Null)
+        );
+        assert_eq!(kept(&place), (json!(60), behavior.clone()));
+        let read = written.body;
+        let same = place.check(Method::PUT, &one, read.clone(), 200);
+        assert_eq!(same["metadata"]["resourceVersion"], read["metadata"]["resourceVersion"]);
+        let apply = format!("{one}?fieldManager=helm&force=true");
+        let body = json!({"spec": {"scaleTargetRef": target, "maxReplicas": 5,
+            "targetCPUUtilizationPercentage": 70}});
+        let applied = "application/apply-patch+yaml";
+        let written = place.send_as(applied, (Method::PATCH, &apply), &body).unwrap();
+        assert_eq!((percent(&written.body), kept(&place)), (json!(70), (json!(70), behavior)));
+        let wrong = json!({"spec": {"targetCPUUtilizationPercentage": "x"}});
+        place.check(Method::PATCH, &one, wrong, 422);
+        place.check(Method::DELETE, &one, Value::Null, 200);
     }
 
     #[test]
