@@ -22,6 +22,7 @@ mod stateful;
 
 use std::time::Duration;
 
+use ambit_manifest::BUILT_IN_NAMESPACES;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -283,9 +284,9 @@ fn write_placement(
     Ok(true)
 }
 
-/// The machine's own objects: namespaces that always exist, and its nodes.
+/// The machine's own objects: the namespaces that every cluster has.
 pub(crate) fn initial_objects() -> Vec<Value> {
     let namespace =
         |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    vec![namespace("default"), namespace("istio-system")]
+    BUILT_IN_NAMESPACES.into_iter().map(namespace).collect()
 }

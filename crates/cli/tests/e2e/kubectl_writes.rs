@@ -115,6 +115,13 @@ fn objects_are_created(client: &Writer) {
     let Answer(status, _, made) = client.post("/api/v1/namespaces/other/configmaps", &generated);
     let name = made["metadata"]["name"].as_str().unwrap_or_default();
     assert!(status == 201 && name.starts_with("made-") && name.len() == 10, "{made}");
+    // Charts name it without making it, as every cluster has it.
+    let everywhere = json!({"metadata": {"name": "everywhere"}});
+    let Answer(status, _, made) =
+        client.post("/api/v1/namespaces/kube-system/configmaps", &everywhere);
+    assert_eq!(status, 201, "{made}");
+    let deleted = client.send("DELETE", "/api/v1/namespaces/kube-system", JSON, "");
+    client.refused(deleted, 403, "may not be deleted");
 }
 
 fn objects_are_patched(machine: &Machine, client: &Writer) {

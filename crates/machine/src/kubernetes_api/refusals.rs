@@ -50,6 +50,11 @@ pub(super) fn of(of: &Resource, name: &str, error: ApplyError) -> Status {
     match &error {
         ApplyError::Absent { .. } => return Status::not_found(of, name),
         ApplyError::Node { .. } => return Status::not_allowed(NODES),
+        ApplyError::LastingNamespace { object } => {
+            let name = &object.name;
+            let why = "is forbidden: this namespace may not be deleted; delete what is in it";
+            return Status::forbidden(format!("namespaces {name:?} {why}"));
+        }
         ApplyError::Missing { missing, .. } if is_namespace(missing) => {
             return no_namespace(&missing.name);
         }
@@ -102,6 +107,8 @@ mod tests {
         let web = || ObjectRef::new(Kind::Deployment, Some("a"), "web");
         let namespace = || ObjectRef::new(Kind::Namespace, None, "a");
         check(ApplyError::Absent { object: web() }, 404, "deployments.apps \\\"web\\\" not found");
+        let lasting = ApplyError::LastingNamespace { object: namespace() };
+        check(lasting, 403, "namespaces \\\"a\\\" is forbidden: this namespace may not be deleted");
         let (field, missing) = ("metadata.namespace", Box::new(namespace()));
         let no_namespace = ApplyError::Missing { object: web(), field, missing };
         check(no_namespace, 404, "namespaces \\\"a\\\" not found");

@@ -124,6 +124,12 @@ pub enum ApplyError {
         /// Which.
         object: ObjectRef,
     },
+    /// Namespaces that stay, as in Kubernetes.
+    #[error("{object} always exists and stays; leave it out, and delete what is in it")]
+    LastingNamespace {
+        /// Which.
+        object: ObjectRef,
+    },
     /// The machine has no such node.
     #[error(
         "{object} is none of the machine's nodes, which are node-1, node-2 and so on; name one of \

@@ -14,6 +14,9 @@ use super::autoscaler_fields::SCALABLE;
 use super::store::{Draft, Settled, Store};
 use super::{Change, Changes, Kind, ObjectRef, Outcome, StoreError, nodes};
 
+/// Namespaces that cannot be deleted, as in Kubernetes. That of the mesh can.
+const LASTING_NAMESPACES: [&str; 3] = ["default", "kube-public", "kube-system"];
+
 impl Store {
     /// Deletes objects and what they own: all of them, or none and an error when one is not there.
     pub(crate) fn delete(
@@ -49,6 +52,9 @@ impl Store {
             let is_own = |node: &Value| !nodes::is_joined(node);
             if object.plural == "nodes" && self.object(object).is_none_or(is_own) {
                 return Err(ApplyError::Node { object: object.clone() });
+            }
+            if object.plural == "namespaces" && LASTING_NAMESPACES.contains(&object.name.as_str()) {
+                return Err(ApplyError::LastingNamespace { object: object.clone() });
             }
             // The manifest's own namespace may have taken it along already.
             let named = |change: &Change| change.object == *object;

@@ -192,15 +192,20 @@ fn deleting_names_what_goes_and_refuses_what_is_not_there() {
     fixture.store.delete(&both, true, LATER).unwrap();
     assert!(fixture.object("configmaps", "a").is_none());
     // A namespace takes along what is in it, and nothing else.
-    let space = ObjectRef::new(Kind::Namespace, None, "default");
-    fixture.apply(vec![namespace("other")]).unwrap();
-    let changes = fixture.store.delete(&[space], false, LATER).unwrap().changes;
+    let space = |name: &str| ObjectRef::new(Kind::Namespace, None, name);
+    let inside = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "c", "namespace": "other"}});
+    let before = fixture.files().len();
+    fixture.apply(vec![namespace("other"), inside]).unwrap();
+    let changes = fixture.store.delete(&[space("other")], false, LATER).unwrap().changes;
     let gone: Vec<String> = changes.iter().map(|change| change.object.to_string()).collect();
-    assert_eq!(
-        gone,
-        ["Namespace default", "ConfigMap default/b", "ServiceAccount default/default"]
-    );
-    assert_eq!(fixture.files().len(), 2, "{:?}", fixture.files());
+    assert_eq!(gone, ["Namespace other", "ConfigMap other/c", "ServiceAccount other/default"]);
+    assert_eq!(fixture.files().len(), before, "{:?}", fixture.files());
+    for lasting in ["default", "kube-public", "kube-system"].map(space) {
+        let refused = fixture.store.delete(&[lasting], true, LATER);
+        assert!(matches!(refused, Err(ApplyError::LastingNamespace { .. })), "{refused:?}");
+    }
+    assert!(fixture.object("configmaps", "b").is_some(), "what is in it stays");
 }
 
 #[test]
