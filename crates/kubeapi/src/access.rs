@@ -1,4 +1,5 @@
-//! Whether a client may do something, before it does it: `SelfSubjectAccessReview`.
+//! What a client may do, before it does it, and who it is: `SelfSubjectAccessReview`,
+//! `SelfSubjectRulesReview` and `SelfSubjectReview`.
 //!
 //! Whoever is known to the server may do all that it does. What nobody can do is denied, with what
 //! to do instead.
@@ -7,31 +8,79 @@ use serde_json::{Value, json};
 
 use crate::call::Api;
 use crate::discovery;
+use crate::review::Review;
 use crate::status::Status;
+
+/// Who asks: the user of the kubeconfig, who may do everything.
+const USER: &str = "ambit";
+const GROUPS: [&str; 2] = ["system:masters", "system:authenticated"];
+/// Paths that are read without naming objects.
+const PATHS: [&str; 10] = [
+    "/api",
+    "/api/*",
+    "/apis",
+    "/apis/*",
+    "/healthz",
+    "/livez",
+    "/openapi",
+    "/openapi/*",
+    "/readyz",
+    "/version",
+];
 
 impl Api {
     /// Answers a review with what it asks about.
     ///
     /// # Errors
     /// It asks about nothing, or is something else.
-    pub fn review(&self, body: Option<Value>) -> Result<Value, Status> {
-        let wrong = |what| Status::bad_request(format!("the body of the request: {what}"));
-        let mut review = body.ok_or_else(|| wrong("it is empty"))?;
-        if review["kind"] != "SelfSubjectAccessReview" {
-            return Err(wrong("it is no SelfSubjectAccessReview"));
+    pub fn review(&self, of: Review, body: Option<Value>) -> Result<Value, Status> {
+        let wrong = |what: String| Status::bad_request(format!("the body of the request: {what}"));
+        let mut review = body.ok_or_else(|| wrong("it is empty".to_owned()))?;
+        if review["kind"] != of.kind() {
+            return Err(wrong(format!("it is no {}", of.kind())));
         }
-        let spec = &review["spec"];
+        let answer = match of {
+            Review::Access => self.access(&review["spec"])?,
+            Review::Rules => self.rules(),
+            Review::Identity => json!({"userInfo": {"username": USER, "groups": GROUPS}}),
+        };
+        review["apiVersion"] = json!(format!("{}/v1", of.group()));
+        review["status"] = answer;
+        Ok(review)
+    }
+
+    fn access(&self, spec: &Value) -> Result<Value, Status> {
         let denied = match (&spec["resourceAttributes"], &spec["nonResourceAttributes"]) {
             (Value::Object(_), _) => self.denial(&spec["resourceAttributes"]),
             (_, Value::Object(_)) => None,
-            _ => return Err(wrong("its spec says neither resourceAttributes nor others")),
+            _ => {
+                let message = "its spec says neither resourceAttributes nor others";
+                return Err(Status::bad_request(format!("the body of the request: {message}")));
+            }
         };
-        review["apiVersion"] = json!("authorization.k8s.io/v1");
-        review["status"] = match denied {
+        Ok(match denied {
             None => json!({"allowed": true}),
             Some(reason) => json!({"allowed": false, "reason": reason}),
-        };
-        Ok(review)
+        })
+    }
+
+    /// All that the server does with objects.
+    fn rules(&self) -> Value {
+        let rule = |group: &str, plural: &str, verbs: &[&str]| json!({"verbs": verbs, "apiGroups": [group], "resources": [plural]});
+        let mut rules = Vec::new();
+        for resource in &self.resources {
+            let group = resource.group();
+            rules.push(rule(group, resource.plural, &discovery::verbs(resource)));
+            for (part, verbs) in discovery::verbs_of_parts(resource) {
+                rules.push(rule(group, &format!("{}/{part}", resource.plural), verbs));
+            }
+        }
+        rules.extend(Review::ALL.map(|it| rule(it.group(), it.plural(), &["create"])));
+        json!({
+            "resourceRules": rules,
+            "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": PATHS}],
+            "incomplete": false,
+        })
     }
 
     /// Why nobody can do this to objects, if so. What the server does not have is nothing that a
@@ -76,7 +125,8 @@ mod tests {
     }
 
     fn review(spec: Value) -> Result<Value, Status> {
-        api().review(Some(json!({"kind": "SelfSubjectAccessReview", "spec": spec})))
+        let body = json!({"kind": "SelfSubjectAccessReview", "spec": spec});
+        api().review(Review::Access, Some(body))
     }
 
     #[test]
@@ -104,7 +154,34 @@ mod tests {
     #[test]
     fn what_asks_about_nothing_is_refused() {
         assert!(review(json!({})).is_err());
-        assert!(api().review(None).is_err());
-        assert!(api().review(Some(json!({"kind": "Pod"}))).is_err());
+        for review in Review::ALL {
+            assert!(api().review(review, None).is_err());
+            assert!(api().review(review, Some(json!({"kind": "Pod"}))).is_err());
+        }
+    }
+
+    #[test]
+    fn a_client_learns_who_it_is_and_all_that_it_may_do() {
+        let ask = |review: Review| {
+            let answer = api().review(review, Some(json!({"kind": review.kind()})));
+            answer.expect("a review")
+        };
+        let identity = ask(Review::Identity);
+        assert_eq!(identity["apiVersion"], "authentication.k8s.io/v1");
+        assert_eq!(identity["status"]["userInfo"]["username"], USER);
+        let rules = ask(Review::Rules);
+        assert_eq!(rules["apiVersion"], "authorization.k8s.io/v1");
+        let check = |resource: &str, verb: &str, expected: bool| {
+            let rules = rules["status"]["resourceRules"].as_array().expect("rules");
+            let mut rules = rules.iter().filter(|it| it["resources"] == json!([resource]));
+            let verbs = rules.next().expect(resource)["verbs"].as_array().expect("verbs");
+            assert_eq!(verbs.contains(&json!(verb)), expected, "{verb} {resource}");
+        };
+        check("pods", "delete", true);
+        check("pods/log", "get", true);
+        check("pods/log", "create", false);
+        check("nodes", "delete", false);
+        check("events", "create", false);
+        check("selfsubjectreviews", "create", true);
     }
 }

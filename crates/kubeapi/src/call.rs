@@ -13,6 +13,7 @@ use crate::form::{DiscoveryForm, Form};
 use crate::query::Query;
 use crate::request::{Listing, Request, Single};
 use crate::resource::Resource;
+use crate::review::Review;
 use crate::selector::Selectors;
 use crate::status::Status;
 use crate::streams::{Exec, PortForward};
@@ -25,8 +26,6 @@ const WATCH_DEFAULT: Duration = Duration::from_secs(30 * 60);
 const WATCH_MAX: Duration = Duration::from_secs(60 * 60);
 /// The version of the API whose form answers have.
 const API_VERSION: (&str, &str) = ("1", "32");
-/// Where a client asks whether it may do something.
-const REVIEWS: [&str; 4] = ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"];
 
 /// The kinds that a server has, and its own name.
 #[derive(Clone, Debug)]
@@ -55,8 +54,8 @@ pub enum Call {
     Get(Single),
     /// The `Scale` of one object.
     GetScale(Single),
-    /// Whether the client may do what the body says: see [`Api::review`].
-    Review(Syntax),
+    /// What the client asks of itself: see [`Api::review`].
+    Review(Review, Syntax),
     /// A change of objects; the body says more.
     Write(Box<Write>),
     /// The changes of a kind's objects, as they come.
@@ -125,8 +124,8 @@ impl Api {
         if let Some(call) = self.document(&parts, request)? {
             return Ok(call);
         }
-        if parts == REVIEWS && request.method == Method::POST {
-            return Ok(Call::Review(Syntax::of(request.content_type)?));
+        if let Some(review) = Review::at(&parts).filter(|_| request.method == Method::POST) {
+            return Ok(Call::Review(review, Syntax::of(request.content_type)?));
         }
         let target = match *parts.as_slice() {
             ["api", version, ref rest @ ..] => self.target("", version, rest),
@@ -406,7 +405,7 @@ mod tests {
                 format!("get {api_version} {namespace}/{}/{name}", resource.plural)
             }
             Call::GetScale(it) => format!("scale of {}/{}", it.namespace, it.name),
-            Call::Review(syntax) => format!("review as {syntax:?}"),
+            Call::Review(of, syntax) => format!("{of:?} review as {syntax:?}"),
             Call::Write(it) => format!("{:?} in {:?}", it.action, it.namespace),
             Call::Watch(it) => format!(
                 "watch {} since {:?} for {} s{}{}",

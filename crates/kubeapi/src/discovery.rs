@@ -146,6 +146,13 @@ pub(crate) fn verbs(resource: &Resource) -> Vec<&'static str> {
     VERBS.iter().filter(is_taken).copied().collect()
 }
 
+/// The parts of a kind's objects that have paths of their own, and what may be done with each.
+pub(crate) fn verbs_of_parts(
+    resource: &Resource,
+) -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    parts(resource).into_iter().map(|part| (part.name, part.verbs))
+}
+
 /// A part of objects that has a path of its own.
 struct Part {
     name: &'static str,

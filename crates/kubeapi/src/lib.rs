@@ -21,7 +21,8 @@
 //! | `last_applied` | client-side apply: what a manifest makes of an object that is there |
 //! | `scale` | the number of an object's replicas, as a kind of its own |
 //! | `autoscalers` | HorizontalPodAutoscalers in their older version |
-//! | `access` | whether a client may do something, before it does it |
+//! | `review` | [`Review`]: what a client asks of itself |
+//! | `access` | what a client may do, before it does it, and who it is |
 //! | `request` | [`Request`], and the objects that it names |
 //! | `query` | the parameters of a request |
 //! | `selector` | label selectors and field selectors |
@@ -53,6 +54,7 @@ mod protobuf;
 mod query;
 mod request;
 mod resource;
+mod review;
 mod scale;
 mod selector;
 pub mod spdy;
@@ -70,6 +72,7 @@ pub use patch::PatchKind;
 pub use protobuf::{ProtobufError, protobuf};
 pub use request::{Listing, Request, Single};
 pub use resource::Resource;
+pub use review::Review;
 pub use status::{Cause, Status, deleted};
 pub use table::autoscaler_targets;
 pub use write::{Action, GENERATED_LEN, Syntax, UnknownFields, Write};

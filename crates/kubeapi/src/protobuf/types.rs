@@ -245,6 +245,9 @@ SecurityContext: capabilities=1*Capabilities privileged=2*b seLinuxOptions=3*SEL
 SelfSubjectAccessReview: metadata=1ObjectMeta spec=2SelfSubjectAccessReviewSpec
 SelfSubjectAccessReviewSpec: resourceAttributes=1*ResourceAttributes
     nonResourceAttributes=2*NonResourceAttributes
+SelfSubjectReview: metadata=1ObjectMeta
+SelfSubjectRulesReview: metadata=1ObjectMeta spec=2SelfSubjectRulesReviewSpec
+SelfSubjectRulesReviewSpec: namespace=1s
 Service: metadata=1ObjectMeta spec=2ServiceSpec
 ServiceAccount: metadata=1ObjectMeta secrets=2[]ObjectReference
     imagePullSecrets=3[]LocalObjectReference automountServiceAccountToken=4*b
@@ -404,8 +407,9 @@ mod tests {
     fn the_table_is_whole_and_no_type_is_in_itself() {
         let kinds = ["CronJob", "Deployment", "EndpointSlice", "HorizontalPodAutoscaler"];
         let others = ["DeleteOptions", "Eviction", "Scale", "SelfSubjectAccessReview"];
-        let older = ["autoscaling/v1/HorizontalPodAutoscaler"];
-        for kind in kinds.into_iter().chain(others).chain(older) {
+        let more = ["autoscaling/v1/HorizontalPodAutoscaler", "SelfSubjectReview"];
+        let rules = ["SelfSubjectRulesReview"];
+        for kind in kinds.into_iter().chain(others).chain(more).chain(rules) {
             assert!(depth(kind, &[]) < 20, "{kind}");
         }
         for (name, fields) in TABLE.iter().filter(|(name, _)| !name.is_empty()) {

@@ -143,9 +143,9 @@ async fn try_answer(
             let shown = |_: &Single, found: &Value| ambit_kubeapi::scale(found);
             Ok(json(&get(server, single, shown, held).await?))
         }
-        Call::Review(syntax) => {
+        Call::Review(of, syntax) => {
             let body = write::parse(syntax, &whole_body(incoming).await?)?;
-            let mut response = json(&server.api.review(body)?);
+            let mut response = json(&server.api.review(of, body)?);
             *response.status_mut() = StatusCode::CREATED;
             Ok(response)
         }
