@@ -90,7 +90,7 @@ impl Authentication {
         };
         let caller = self.judge(metadata, remote.map(|remote| remote.address)).await;
         match (&caller, remote) {
-            (Ok(caller), Some(remote)) => remote.prove(&caller.account_holder()),
+            (Ok(caller), Some(remote)) => remote.prove(caller.connection_owner()),
             // The token could not be verified: that is not the client's fault.
             (Err(Refusal::Caller(CallerError::Unknown(_))), _) | (_, None) => {}
             (Err(_), Some(remote)) => remote.refuse(),

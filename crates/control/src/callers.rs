@@ -17,6 +17,7 @@ use ambit_apiserver::ANSWER_TIMEOUT;
 use ambit_manifest::ObjectName;
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
+use ambit_net::admission::Owner;
 use ambit_tls::token::{Claims, PodClaim, TokenError, TokenVerifier};
 use ambit_words::error_chain;
 use ambit_words::names::TOKEN_AUDIENCE;
@@ -99,7 +100,7 @@ impl Caller {
         world.gateway_of(&self.namespace, &self.service_account, pod)
     }
 
-    /// Whom its calls, streams and connections count for: its node, its pod or its WorkloadEntry.
+    /// Whom its calls and streams count for: its node, its pod or its WorkloadEntry.
     /// The three have no name in common: a node's holds no slash, and a pod's, with the namespace,
     /// no colon.
     pub(crate) fn account_holder(&self) -> String {
@@ -110,6 +111,16 @@ impl Caller {
             (SpeaksFor::Waypoint, Some(pod)) => format!("{}/{}", self.namespace, pod.name),
             _ => self.node.clone(),
         }
+    }
+
+    /// Whose its connection is: its node's, its pod's, or of all WorkloadEntries of its namespace,
+    /// as its certificates are. Nothing if nobody can say.
+    pub(crate) fn connection_owner(&self) -> Option<Owner> {
+        if let SpeaksFor::Entry(_) = self.speaks_for {
+            return Some(Owner::Guest((&*self.namespace).into()));
+        }
+        let holder = self.account_holder();
+        (!holder.is_empty()).then(|| Owner::Named(holder.into()))
     }
 
     /// Whom its certificates count for: its node, or all WorkloadEntries of its account. Whoever

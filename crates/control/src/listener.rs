@@ -36,6 +36,9 @@ const SILENT_MAX: usize = 2048;
 const SILENT_OF_SOURCE_MAX: usize = 1024;
 /// Connections of node proxies: two for each of 8,000 nodes.
 const PROVEN_MAX: usize = 16_384;
+/// Those of all WorkloadEntries' computers. Whoever may make WorkloadEntries may make many: their
+/// connections close no node's, and the oldest of the namespace that has most goes.
+const PROVEN_OF_ENTRIES_MAX: usize = PROVEN_MAX / 4;
 /// Those of one node. A proxy has two; while it is upgraded there are two proxies, of two workers
 /// each; as many again may have died without our knowing it yet. The rest is room.
 const PROVEN_OF_NODE_MAX: usize = 32;
@@ -82,12 +85,9 @@ impl Remote {
         if self.proof.is_proven() { None } else { Some(self.judging.lock().await) }
     }
 
-    /// A node's proxy has called, by this name.
-    pub(crate) fn prove(&self, node: &str) {
-        self.proof.prove(match node {
-            "" => Owner::Source(self.proof.source()),
-            node => Owner::Named(node.into()),
-        });
+    /// Who may call has called. Where nobody can say who that is, it is the connection's source.
+    pub(crate) fn prove(&self, owner: Option<Owner>) {
+        self.proof.prove(owner.unwrap_or_else(|| Owner::Source(self.proof.source())));
     }
 
     /// Closes the connection with all its calls.
@@ -168,12 +168,16 @@ impl Security {
     fn bounds(&self, descriptors: usize) -> Bounds {
         let total = SILENT_MAX.min(descriptors / SILENT_SHARE);
         let silent = Bound { total, each: SILENT_OF_SOURCE_MAX.min(total.div_ceil(2)) };
-        let total = PROVEN_MAX.min(descriptors / PROVEN_SHARE);
-        let each = match self {
-            Self::Tls(_) => PROVEN_OF_NODE_MAX,
-            Self::Plain => total,
+        let all = (PROVEN_MAX + PROVEN_OF_ENTRIES_MAX).min(descriptors / PROVEN_SHARE);
+        let of_entries = all * PROVEN_OF_ENTRIES_MAX / (PROVEN_MAX + PROVEN_OF_ENTRIES_MAX);
+        let (proven, guests) = match self {
+            Self::Tls(_) => (
+                Bound { total: all - of_entries, each: PROVEN_OF_NODE_MAX },
+                Bound { total: of_entries, each: of_entries },
+            ),
+            Self::Plain => (Bound { total: all, each: all }, Bound::NONE),
         };
-        Bounds { silent, proven: Bound { total, each }, proof_within: HANDSHAKE_TIMEOUT }
+        Bounds { silent, proven, guests, proof_within: HANDSHAKE_TIMEOUT }
     }
 }
 
@@ -226,7 +230,7 @@ async fn establish(
 ) -> Result<Transport, Refused> {
     let acceptor = match security {
         Security::Plain => {
-            remote.prove("");
+            remote.prove(None);
             return Ok(Transport::Plain(admitted));
         }
         Security::Tls(acceptor) => acceptor,
@@ -360,6 +364,8 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
+    use ambit_tls::{Authority, AuthorityBundle};
+
     use super::*;
 
     #[test]
@@ -368,6 +374,22 @@ mod tests {
             let bounds = Security::Plain.bounds(descriptors);
             assert!(bounds.descriptors() <= descriptors / 2, "{descriptors}: {bounds:?}");
             assert!(bounds.silent.each <= bounds.silent.total, "{descriptors}: {bounds:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn computers_of_entries_have_a_share_beside_that_of_nodes() {
+        let now = std::time::SystemTime::now();
+        let authority = Authority::generate("cluster.local", now).expect("a root");
+        let hour = Duration::from_secs(3600);
+        let certificate = AuthorityBundle::new(authority).issue_server(&["istiod"], hour, now);
+        let acceptor = ServiceAcceptor::new(&certificate.expect("issued"), None).expect("usable");
+        let acceptor = Arc::new(ArcSwap::from_pointee(acceptor));
+        for (descriptors, nodes, entries) in [(1024, 205, 51), (1 << 20, PROVEN_MAX, 4096)] {
+            let bounds = Security::Tls(acceptor.clone()).bounds(descriptors);
+            assert_eq!(bounds.proven, Bound { total: nodes, each: PROVEN_OF_NODE_MAX });
+            assert_eq!(bounds.guests, Bound { total: entries, each: entries });
+            assert!(bounds.descriptors() <= descriptors / 2, "{descriptors}: {bounds:?}");
         }
     }
 

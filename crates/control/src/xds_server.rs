@@ -270,9 +270,8 @@ impl Discovery {
             return Err(stopping());
         }
         let key = self.clients.next.fetch_add(1, Ordering::Relaxed);
-        let holder = caller.as_ref().map(Caller::account_holder).filter(|it| !it.is_empty());
-        let place = match holder.zip(remote.as_ref()) {
-            Some((holder, remote)) => Some(self.streams.enter(&holder, key, remote).await),
+        let place = match caller.as_ref().zip(remote.as_ref()) {
+            Some((caller, remote)) => self.place(caller, key, remote).await,
             None => None,
         };
         let (responses, receiver) = mpsc::channel(RESPONSE_QUEUE);
@@ -289,6 +288,19 @@ impl Discovery {
         };
         self.guard.spawn(connection.run(requests));
         Ok((receiver, place))
+    }
+
+    /// The place of a caller's stream; none where nobody can say whose it is.
+    async fn place(&self, caller: &Caller, key: u64, remote: &Remote) -> Option<Place> {
+        let holder = caller.account_holder();
+        if let SpeaksFor::Entry(_) = caller.speaks_for {
+            let namespace = &caller.namespace;
+            return Some(self.streams.enter_entry(namespace, &holder, key, remote).await);
+        }
+        if holder.is_empty() {
+            return None;
+        }
+        Some(self.streams.enter(&holder, key, remote).await)
     }
 
     async fn authenticate(

@@ -32,6 +32,6 @@ pub fn handshakes(for_connections: usize, threads: usize) -> Arc<Admission> {
     let total = total.clamp(1, MAX_HANDSHAKES);
     let silent = Bound { total, each: MAX_HANDSHAKES_OF_ONE_SOURCE.min(total) };
     // Who has proven itself leaves at once, so that the bound of those is none.
-    let bounds = Bounds { silent, proven: silent, proof_within: LONGEST };
+    let bounds = Bounds { silent, proven: silent, guests: Bound::NONE, proof_within: LONGEST };
     Admission::new("TLS handshakes of a pod", bounds)
 }

@@ -63,6 +63,9 @@ pub enum Owner {
     Source(Source),
     /// A client that proved to have this name. Its source is remembered as a good one.
     Named(Arc<str>),
+    /// A client of this group, of which anybody may have made many. All groups have a share of
+    /// their own, so they close no other's connection; their sources are not remembered.
+    Guest(Arc<str>),
 }
 
 /// How many connections a port has, and how long they may stay silent.
@@ -72,6 +75,8 @@ pub struct Bounds {
     pub silent: Bound,
     /// Those that have, by owner.
     pub proven: Bound,
+    /// Those that have and are guests', by group, beside the others.
+    pub guests: Bound,
     /// How long after it was accepted a connection may prove nothing.
     pub proof_within: Duration,
 }
@@ -79,7 +84,7 @@ pub struct Bounds {
 impl Bounds {
     /// The most descriptors that connections take at any time.
     pub fn descriptors(&self) -> usize {
-        self.silent.total + self.proven.total + LEAVING_MAX + 1
+        self.silent.total + self.proven.total + self.guests.total + LEAVING_MAX + 1
     }
 }
 
@@ -98,6 +103,7 @@ struct State {
     next: u64,
     silent: Crowd<Source>,
     proven: Crowd<Owner>,
+    guests: Crowd<Owner>,
     open: HashMap<u64, Open>,
     /// Told to go, and still open.
     leaving: usize,
@@ -174,6 +180,7 @@ impl Admission {
             next: 0,
             silent: Crowd::new(bounds.silent),
             proven: Crowd::new(bounds.proven),
+            guests: Crowd::new(bounds.guests),
             open: HashMap::new(),
             leaving: 0,
             known: Known::default(),
@@ -210,7 +217,7 @@ impl Admission {
     /// Silent and proven connections at this moment.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.state();
-        (state.silent.count(), state.proven.count())
+        (state.silent.count(), state.proven.count() + state.guests.count())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -230,6 +237,14 @@ impl Admission {
 }
 
 impl State {
+    /// Among whose connections one of this owner counts.
+    fn crowd_of(&mut self, owner: &Owner) -> &mut Crowd<Owner> {
+        match owner {
+            Owner::Source(_) | Owner::Named(_) => &mut self.proven,
+            Owner::Guest(_) => &mut self.guests,
+        }
+    }
+
     fn send_away(&mut self, number: u64) {
         if self.open.remove(&number).is_some() {
             self.leaving += 1;
@@ -256,7 +271,7 @@ impl Proof {
         if let Owner::Named(_) = &owner {
             state.known.add(self.source);
         }
-        let gone = state.proven.add(&owner, self.number, false);
+        let gone = state.crowd_of(&owner).add(&owner, self.number, false);
         if let Some((owner, number)) = gone {
             state.send_away(number);
             admission.tell(&mut state, &owner);
@@ -289,7 +304,7 @@ impl Proof {
         let mut state = self.admission.state();
         let Some(open) = state.open.get(&self.number) else { return };
         match open.owner.clone() {
-            Some(owner) => state.proven.remove(&owner, self.number),
+            Some(owner) => state.crowd_of(&owner).remove(&owner, self.number),
             None => state.silent.remove(&self.source, self.number),
         }
         state.send_away(self.number);
@@ -346,7 +361,9 @@ impl Drop for Place {
         let mut state = admission.state();
         match state.open.remove(number) {
             Some(Open { owner: None, .. }) => state.silent.remove(source, *number),
-            Some(Open { owner: Some(owner), .. }) => state.proven.remove(&owner, *number),
+            Some(Open { owner: Some(owner), .. }) => {
+                state.crowd_of(&owner).remove(&owner, *number);
+            }
             None => {
                 state.leaving -= 1;
                 admission.left.notify_one();
@@ -365,7 +382,10 @@ mod tests {
 
     fn admission(total: usize, each: usize) -> Arc<Admission> {
         let bound = Bound { total, each };
-        Admission::new("test", Bounds { silent: bound, proven: bound, proof_within: WAIT })
+        Admission::new(
+            "test",
+            Bounds { silent: bound, proven: bound, guests: bound, proof_within: WAIT },
+        )
     }
 
     fn source(last: u8) -> Source {
@@ -488,6 +508,36 @@ mod tests {
         }
         assert_eq!(left, [false, true, false, false]);
         assert_eq!(admission.counts(), (0, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guests_close_connections_of_guests_alone() {
+        let admission = admission(4, 4);
+        let prove = async |last: u8, owner: Owner| {
+            let place = admission.admit(source(last)).await;
+            place.proof().prove(owner);
+            place
+        };
+        let guest = |group: &str| Owner::Guest(group.into());
+        let mut stay = Vec::new();
+        for last in 0..4 {
+            stay.push(prove(last, named(&format!("node-{last}"))).await);
+        }
+        stay.push(prove(4, guest("small")).await);
+        let mut flood = Vec::new();
+        for last in 5..60 {
+            flood.push(prove(last, guest("large")).await);
+        }
+        for place in &mut stay {
+            assert_eq!(leaves(place).await, None);
+        }
+        assert_eq!(admission.counts(), (0, 8));
+        assert_eq!(leaves(&mut flood[0]).await, Some(Leave::Crowded));
+        assert!(!admission.state().known.sources.contains(&source(4)), "no better than others");
+        flood[54].proof().end();
+        drop((stay, flood));
+        assert_eq!(admission.counts(), (0, 0));
+        assert_eq!(admission.state().leaving, 0);
     }
 
     #[tokio::test(start_paused = true)]

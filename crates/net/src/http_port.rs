@@ -93,8 +93,10 @@ where
 {
     let limits = limits.within(open_files_limit());
     let (silent, proven) = (limits.waiting, limits.answered);
-    let admission =
-        Admission::new(limits.name, Bounds { silent, proven, proof_within: HEAD_TIMEOUT });
+    let admission = Admission::new(
+        limits.name,
+        Bounds { silent, proven, guests: Bound::NONE, proof_within: HEAD_TIMEOUT },
+    );
     loop {
         let admitted = accept::next(&listener, &admission).await;
         spawn(Box::pin(converse(admitted, limits, answer.clone())));
@@ -183,8 +185,12 @@ mod tests {
         for limits in [PUBLIC, PRIVATE] {
             for files in [1024, 20_000, 1 << 20] {
                 let Limits { waiting, answered, .. } = limits.within(files);
-                let bounds =
-                    Bounds { silent: waiting, proven: answered, proof_within: HEAD_TIMEOUT };
+                let bounds = Bounds {
+                    silent: waiting,
+                    proven: answered,
+                    guests: Bound::NONE,
+                    proof_within: HEAD_TIMEOUT,
+                };
                 assert!(bounds.descriptors() <= files / 8, "{files}: {bounds:?}");
             }
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ambit_manifest::istio::WorkloadEntry;
 use ambit_manifest::{Kind, Typed};
+use ambit_net::admission::Owner;
 use ambit_tls::token::{Claims, ISSUER, TokenSigner};
 use ambit_words::names::TOKEN_AUDIENCE;
 use serde_json::json;
@@ -200,6 +201,10 @@ async fn nobody_counts_for_anybody_else() {
     let all = [&vm, &web, &waypoint, &node].map(Caller::account_holder);
     assert_eq!(all, ["entry:shop/vm", "entry:shop/web", "shop/vm", "vm"]);
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+    let connections = [&vm, &web, &waypoint, &node].map(|it| it.connection_owner());
+    let (entries, pod) = (Owner::Guest("shop".into()), Owner::Named("shop/vm".into()));
+    let of = [entries.clone(), entries, pod, Owner::Named("vm".into())].map(Some);
+    assert_eq!(connections, of, "no entry's connection closes one of another kind");
     // By whatever name they are called, the certificates of an account are one lot.
     let certificates = [&vm, &web, &waypoint, &node].map(Caller::certificate_holder);
     assert_eq!(certificates, ["entry:shop/web", "entry:shop/web", "vm", "vm"]);

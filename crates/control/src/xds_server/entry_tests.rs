@@ -95,7 +95,7 @@ impl Client {
 }
 
 /// A connection to a port of ours, and its client's side.
-async fn connection(drain: &Drain) -> (Connection, TcpStream) {
+pub(super) async fn connection(drain: &Drain) -> (Connection, TcpStream) {
     let bound = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = bound.local_addr().expect("an address");
     let mut established = listener::accept(bound, Security::Plain, 1024, drain.guard());

@@ -245,7 +245,12 @@ fn route(own: &[String]) -> anyhow::Result<()> {
 }
 
 async fn accept_all(home: &Arc<Home>, listener: &Listener, acceptor: &ServiceAcceptor) {
-    let bounds = Bounds { silent: STRANGERS, proven: KNOWN, proof_within: GREETING_TIMEOUT };
+    let bounds = Bounds {
+        silent: STRANGERS,
+        proven: KNOWN,
+        guests: Bound::NONE,
+        proof_within: GREETING_TIMEOUT,
+    };
     let admission = Admission::new("join", bounds);
     loop {
         let stream = accept::next(listener, &admission).await;

@@ -15,6 +15,11 @@ pub struct Bound {
     pub each: usize,
 }
 
+impl Bound {
+    /// That of a port where there are none of the kind.
+    pub const NONE: Self = Self { total: 0, each: 0 };
+}
+
 /// The order in which connections are closed, the greatest first: strangers before known sources,
 /// then the source that has most, then the oldest.
 type Rank<K> = (bool, usize, Reverse<u64>, K);
