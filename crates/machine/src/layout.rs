@@ -81,6 +81,11 @@ impl Layout {
         self.root.join("outside.sock")
     }
 
+    /// The same for what its proxy needs itself: connections with control, and the listener.
+    pub(crate) fn outside_control_socket(&self) -> PathBuf {
+        self.root.join("outside-control.sock")
+    }
+
     /// The socket that takes a port of the host on which the Kubernetes API is served.
     pub(crate) fn kubernetes_api_socket(&self) -> PathBuf {
         self.root.join("kubeapi.sock")

@@ -233,6 +233,7 @@ impl Builder<'_> {
             ("--same-node", "encrypt".to_owned()),
             ("--outside-address", workload.address.to_string()),
             ("--outside-socket", text(self.layout.outside_socket())),
+            ("--outside-control-socket", text(self.layout.outside_control_socket())),
         ];
         let words = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
         role.arguments = std::iter::once("proxy".to_owned()).chain(words).collect();

@@ -311,8 +311,11 @@ pub struct Args {
     #[arg(long, value_name = "IP", requires = "outside_socket", hide = true)]
     pub outside_address: Option<IpAddr>,
     /// Where sockets of the host's network are handed out
-    #[arg(long, value_name = "PATH", requires = "outside_address", hide = true)]
+    #[arg(long, value_name = "PATH", requires = "outside_control_socket", hide = true)]
     pub outside_socket: Option<PathBuf>,
+    /// The same for the connections with control, which must not wait for those of the pod
+    #[arg(long, value_name = "PATH", requires = "outside_address", hide = true)]
+    pub outside_control_socket: Option<PathBuf>,
     /// Run as the worker of the supervisor whose socket standard input is
     #[arg(long, hide = true)]
     pub worker: bool,
@@ -374,7 +377,7 @@ pub(crate) struct Config {
     pub(crate) zds_socket: PathBuf,
     /// How the mesh is reached from outside of its cluster.
     #[serde(skip)]
-    pub(crate) outside: Option<(IpAddr, Outside)>,
+    pub(crate) outside: Option<FromHost>,
     /// What happens between two pods of this very node.
     pub(crate) same_node: SameNode,
     /// Whether the kernel moves the bytes of two joined pods past the proxy.
@@ -393,6 +396,17 @@ pub(crate) struct Config {
     pub(crate) termination_deadline: Duration,
     /// How long connections may continue after their pod is deleted.
     pub(crate) drain_deadline: Duration,
+}
+
+/// How the host's network is reached by a proxy that is not in it.
+#[derive(Clone, Debug)]
+pub(crate) struct FromHost {
+    /// The host's, at which others reach the pod.
+    pub(crate) address: IpAddr,
+    /// Who opens the pod's connections.
+    pub(crate) outside: Outside,
+    /// Who opens those with control, and has the listener for other proxies.
+    pub(crate) control: Outside,
 }
 
 /// Who and where this proxy is.
@@ -539,7 +553,7 @@ impl Config {
             token: self.token.clone(),
             cluster_id: self.node.cluster_id.clone(),
             mark: self.sockets.mark,
-            outside: self.outside.as_ref().map(|(_, outside)| outside.clone()),
+            outside: self.outside.as_ref().map(|it| it.control.clone()),
         }
     }
 
@@ -549,7 +563,7 @@ impl Config {
         name: &WorkloadName,
         disowned: Arc<AtomicBool>,
     ) -> Option<FromOutside> {
-        let (address, outside) = self.outside.clone()?;
+        let FromHost { address, outside, .. } = self.outside.clone()?;
         let entry = entry_uid(&self.node.cluster_id, &name.namespace, &name.name).into();
         Some(FromOutside { entry, address, outside, disowned })
     }
@@ -594,7 +608,7 @@ impl Config {
             operator,
             worker_threads: parse::worker_threads(args, proxy_config.concurrency),
             zds_socket: args.zds_socket.clone(),
-            outside: args.outside_address.zip(args.outside_socket.clone().map(Outside::new)),
+            outside: from_host(args),
             same_node: args.same_node,
             kernel_path: args.kernel_path,
             response_baggage: args.response_baggage,
@@ -636,6 +650,12 @@ fn node(
         trust_domain: args.trust_domain.as_str().into(),
         metadata: istio::node_metadata(&args.node_name, proxy_config, environment)?,
     })
+}
+
+fn from_host(args: &Args) -> Option<FromHost> {
+    let outside = |path: &Option<PathBuf>| path.clone().map(Outside::new);
+    let (address, control) = (args.outside_address?, outside(&args.outside_control_socket)?);
+    Some(FromHost { address, outside: outside(&args.outside_socket)?, control })
 }
 
 fn sockets(args: &Args) -> Sockets {

@@ -37,7 +37,7 @@ use tokio::time::{sleep, timeout};
 use super::allowed::Egress;
 use super::hand_out;
 use super::protocol::QUERY_SIZE_MAX_BYTES;
-use super::way::Way;
+use super::way::{For, Way};
 use crate::accepting::ACCEPT_PAUSE;
 use crate::addresses::{DNS, own_networks};
 use crate::fabric;
@@ -89,9 +89,13 @@ pub(crate) fn open(
     });
     if machine.record.workload.is_some() {
         let hbone = hbone.context("the socket that listens for other proxies is missing")?;
-        let (path, way) = (machine.layout.outside_socket(), Arc::clone(&outside.way));
-        hand_out::serve(&path, way, Arc::clone(hbone))
-            .with_context(|| format!("listen at {}", path.display()))?;
+        for (whose, path) in [
+            (For::Pod, machine.layout.outside_socket()),
+            (For::Control, machine.layout.outside_control_socket()),
+        ] {
+            hand_out::serve(&path, whose, &outside.way, hbone)
+                .with_context(|| format!("listen at {}", path.display()))?;
+        }
     } else {
         for (name, netns) in &machine.members {
             let listener = lead_out(netns).with_context(|| format!("lead {name} out"))?;
@@ -241,7 +245,7 @@ impl Outside {
             self.tell_refused(to, why);
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let server = self.way.dial(to).await?;
+        let server = self.way.dial(For::Pod, to).await?;
         server.set_nonblocking(true)?;
         TcpStream::from_std(server)
     }

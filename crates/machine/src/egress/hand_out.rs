@@ -16,26 +16,38 @@ use ambit_net::seqpacket::{Connection, Listener};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use super::way::Way;
+use super::protocol::{CONTROL_DIALS_MAX, DIALS_MAX};
+use super::way::{For, Way};
 use crate::accepting::ACCEPT_PAUSE;
 
-/// Questions that are answered at a time; more wait.
-const QUESTIONS_MAX: usize = 256;
 /// How long one may take to be asked.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers at `path` for as long as the machine lives. Needs a runtime.
-pub(super) fn serve(path: &Path, way: Arc<Way>, hbone: Arc<OwnedFd>) -> io::Result<()> {
+///
+/// A socket that answers as many questions as it may takes no more, so who asks there waits. Pods
+/// and the proxy itself have a socket each: what a pod asks for holds up no connection to control.
+pub(super) fn serve(
+    path: &Path,
+    whose: For,
+    way: &Arc<Way>,
+    hbone: &Arc<OwnedFd>,
+) -> io::Result<()> {
     let listener = Listener::bind(path)?;
+    let (way, hbone) = (Arc::clone(way), Arc::clone(hbone));
+    let questions = match whose {
+        For::Pod => DIALS_MAX,
+        For::Control => CONTROL_DIALS_MAX,
+    };
     tokio::spawn(async move {
-        let places = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        let places = Arc::new(Semaphore::new(questions));
         loop {
             let held = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
             match listener.accept().await {
                 Ok(caller) => {
                     let (way, hbone) = (Arc::clone(&way), Arc::clone(&hbone));
                     tokio::spawn(async move {
-                        hand_out(&caller, &way, &hbone).await;
+                        hand_out(&caller, whose, &way, &hbone).await;
                         drop(held);
                     });
                 }
@@ -49,11 +61,11 @@ pub(super) fn serve(path: &Path, way: Arc<Way>, hbone: Arc<OwnedFd>) -> io::Resu
     Ok(())
 }
 
-async fn hand_out(caller: &Connection, way: &Way, hbone: &OwnedFd) {
+async fn hand_out(caller: &Connection, whose: For, way: &Way, hbone: &OwnedFd) {
     let Ok(Some(asked)) = timeout(QUESTION_TIMEOUT, question(caller)).await else { return };
     let socket = match asked {
         Question::Listener => hbone.try_clone(),
-        Question::Dial(to) => dial(way, to).await,
+        Question::Dial(to) => dial(way, whose, to).await,
     };
     let socket = socket.map_err(|error| {
         // What the system did not say is like a host that nobody reaches.
@@ -64,8 +76,8 @@ async fn hand_out(caller: &Connection, way: &Way, hbone: &OwnedFd) {
     }
 }
 
-async fn dial(way: &Way, to: SocketAddr) -> io::Result<OwnedFd> {
-    let dialled = way.dial(to).await;
+async fn dial(way: &Way, whose: For, to: SocketAddr) -> io::Result<OwnedFd> {
+    let dialled = way.dial(whose, to).await;
     if let Err(error) = &dialled
         && error.kind() == io::ErrorKind::PermissionDenied
     {
@@ -73,4 +85,64 @@ async fn dial(way: &Way, to: SocketAddr) -> io::Result<OwnedFd> {
         tracing::warn!(%to, why, "a connection of the workload is refused");
     }
     dialled.map(OwnedFd::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use ambit_net::outside::Outside;
+    use ambit_net::seqpacket::BlockingConnection;
+    use rustix::io::Errno;
+
+    use super::super::protocol::{Answer, PACKET_SIZE_MAX_BYTES, Question as HostQuestion};
+    use super::*;
+
+    const CONTROL: &str = "192.0.2.1:15012";
+
+    /// A process on the host where control refuses connections and nobody else answers.
+    async fn host(socket: OwnedFd) {
+        let connection = Connection::from_fd(socket).unwrap();
+        let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];
+        while let Ok(packet) = connection.receive(&mut buffer).await {
+            let (number, question) = HostQuestion::read(&buffer[..packet.length]).unwrap();
+            if question == HostQuestion::Dial(CONTROL.parse().unwrap()) {
+                let errno = Errno::CONNREFUSED.raw_os_error();
+                let answer = Answer { number, errno, content: Vec::new() }.write();
+                connection.send(&answer, &[]).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_that_nobody_answers_do_not_hold_up_one_to_control() {
+        let directory = tempfile::tempdir().unwrap();
+        let (ours, theirs) = BlockingConnection::pair().unwrap();
+        tokio::spawn(host(theirs.into()));
+        let way = Arc::new(Way::new(ours.into()).unwrap());
+        let receiving = Arc::clone(&way);
+        tokio::spawn(async move { receiving.receive().await });
+        let hbone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let hbone = Arc::new(OwnedFd::from(hbone));
+        let path = |name: &str| directory.path().join(name);
+        serve(&path("pod"), For::Pod, &way, &hbone).unwrap();
+        serve(&path("control"), For::Control, &way, &hbone).unwrap();
+        let (pod, control) = (Outside::new(path("pod")), Outside::new(path("control")));
+        let dead: SocketAddr = "192.0.2.9:80".parse().unwrap();
+        let dials: Vec<_> = (0..2 * DIALS_MAX)
+            .map(|_| {
+                let pod = pod.clone();
+                tokio::spawn(async move { pod.dial(dead).await })
+            })
+            .collect();
+        let soon = Duration::from_millis(300);
+        // Until all of those have asked.
+        while way.free_dials() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let of_pod = timeout(soon, pod.dial(CONTROL.parse().unwrap())).await;
+        assert!(of_pod.is_err(), "it waits for the others: {of_pod:?}");
+        let dialled = timeout(Duration::from_secs(5), control.dial(CONTROL.parse().unwrap()));
+        let error = dialled.await.expect("at once").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        dials.iter().for_each(tokio::task::JoinHandle::abort);
+    }
 }

@@ -25,7 +25,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::allowed::Egress;
-use super::protocol::{Answer, DIALS_MAX, PACKET_SIZE_MAX_BYTES, QUERIES_MAX, Question};
+use super::protocol::{
+    Answer, CONTROL_DIALS_MAX, DIALS_MAX, PACKET_SIZE_MAX_BYTES, QUERIES_MAX, Question,
+};
 use super::resolve;
 use crate::image::SHIPPED_BINARY;
 
@@ -87,7 +89,7 @@ async fn serve(socket: OwnedFd, egress: Egress, source: Option<IpAddr>) -> anyho
         egress,
         source,
         connection: Connection::from_fd(socket)?,
-        dials: Semaphore::new(DIALS_MAX),
+        dials: Semaphore::new(DIALS_MAX + CONTROL_DIALS_MAX),
         queries: Semaphore::new(QUERIES_MAX),
     });
     let mut buffer = vec![0; PACKET_SIZE_MAX_BYTES];

@@ -12,8 +12,11 @@ pub(crate) const QUERY_SIZE_MAX_BYTES: usize = 4096;
 pub(crate) const MESSAGE_SIZE_MAX_BYTES: usize = u16::MAX as usize;
 /// Longest packet.
 pub(super) const PACKET_SIZE_MAX_BYTES: usize = MESSAGE_SIZE_MAX_BYTES + 12;
-/// Connections that are being opened at a time.
+/// Connections of pods that are being opened at a time.
 pub(super) const DIALS_MAX: usize = 256;
+/// The same of a proxy with control. It has two, and tries each address of control for 3 s, while
+/// one that nobody answers is tried for 10 s here.
+pub(super) const CONTROL_DIALS_MAX: usize = 32;
 /// Queries that are under way at a time.
 pub(super) const QUERIES_MAX: usize = 256;
 

@@ -9,7 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ambit_net::seqpacket::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::protocol::{Answer, DIALS_MAX, PACKET_SIZE_MAX_BYTES, QUERIES_MAX, Question};
+use super::protocol::{
+    Answer, CONTROL_DIALS_MAX, DIALS_MAX, PACKET_SIZE_MAX_BYTES, QUERIES_MAX, Question,
+};
 
 /// What comes back for a question.
 type Outcome = io::Result<(Vec<u8>, Option<OwnedFd>)>;
@@ -19,7 +21,18 @@ pub(super) struct Way {
     connection: Connection,
     waiting: Mutex<Waiting>,
     dials: Semaphore,
+    control_dials: Semaphore,
     queries: Semaphore,
+}
+
+/// For whom a connection is opened. Neither waits for the other: a pod that opens many to hosts
+/// that do not answer must not keep its proxy from control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// A pod.
+    Pod,
+    /// A proxy that connects to control.
+    Control,
 }
 
 /// Who waits for an answer.
@@ -38,6 +51,7 @@ impl Way {
             connection: Connection::from_fd(socket)?,
             waiting: Mutex::default(),
             dials: Semaphore::new(DIALS_MAX),
+            control_dials: Semaphore::new(CONTROL_DIALS_MAX),
             queries: Semaphore::new(QUERIES_MAX),
         })
     }
@@ -69,8 +83,12 @@ impl Way {
     }
 
     /// A connection to this address outside.
-    pub(super) async fn dial(&self, to: SocketAddr) -> io::Result<TcpStream> {
-        let _held = self.dials.acquire().await.map_err(io::Error::other)?;
+    pub(super) async fn dial(&self, whose: For, to: SocketAddr) -> io::Result<TcpStream> {
+        let places = match whose {
+            For::Pod => &self.dials,
+            For::Control => &self.control_dials,
+        };
+        let _held = places.acquire().await.map_err(io::Error::other)?;
         let (_, stream) = self.ask(&Question::Dial(to)).await?;
         stream.map(TcpStream::from).ok_or_else(|| io::Error::other("no connection came along"))
     }
@@ -99,6 +117,12 @@ impl Way {
             return Err(io::Error::other(error));
         }
         answer.await.unwrap_or_else(|_closed| Err(over()))
+    }
+
+    /// Connections of pods that could be opened at once.
+    #[cfg(test)]
+    pub(super) fn free_dials(&self) -> usize {
+        self.dials.available_permits()
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -143,8 +167,8 @@ mod tests {
                 theirs.send(&answer, fd.as_slice()).await.unwrap();
             }
         };
-        let refused = way.dial("192.0.2.1:1".parse().unwrap());
-        let dialled = way.dial("192.0.2.1:2".parse().unwrap());
+        let refused = way.dial(For::Pod, "192.0.2.1:1".parse().unwrap());
+        let dialled = way.dial(For::Pod, "192.0.2.1:2".parse().unwrap());
         let (refused, dialled, resolved, ()) =
             tokio::join!(refused, dialled, way.resolve(vec![1, 2, 3]), host);
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
@@ -154,7 +178,7 @@ mod tests {
         let (open, ()) = tokio::join!(way.resolve(vec![4]), async { drop(theirs) });
         assert!(open.is_err());
         receiving.await.unwrap();
-        let late = way.dial("192.0.2.1:2".parse().unwrap()).await;
+        let late = way.dial(For::Pod, "192.0.2.1:2".parse().unwrap()).await;
         assert_eq!(late.unwrap_err().kind(), io::ErrorKind::NotConnected);
     }
 }

@@ -74,7 +74,7 @@ impl PodSocketOptions {
     pub(super) fn of(config: &Config) -> Self {
         let Config { worker_threads, sockets, dns, .. } = config;
         let (mark, ipv6, dns) = (sockets.mark, sockets.ipv6, dns.enabled);
-        let outside = config.outside.as_ref().map(|(_, outside)| outside.clone());
+        let outside = config.outside.as_ref().map(|it| it.control.clone());
         Self { threads: *worker_threads, mark, ipv6, dns, outside }
     }
 }
