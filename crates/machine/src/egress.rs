@@ -14,6 +14,7 @@ mod hand_out;
 mod process;
 mod protocol;
 mod resolve;
+mod told;
 mod way;
 
 pub use allowed::{Egress, EgressError};

@@ -6,14 +6,13 @@
 //! refused at once. Names that are not the cluster's are asked for at a socket in the state
 //! directory; where control is, process 1 answers DNS too.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ambit_net::namespace::NetNs;
@@ -35,8 +34,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::allowed::Egress;
-use super::hand_out;
+use super::hand_out::{self, Office};
 use super::protocol::QUERY_SIZE_MAX_BYTES;
+use super::told::Told;
 use super::way::{For, Way};
 use crate::accepting::ACCEPT_PAUSE;
 use crate::addresses::{DNS, own_networks};
@@ -55,8 +55,6 @@ const OTHER_FILES: usize = 512;
 const CALLERS_MAX: usize = 128;
 /// How long one that asks for a name may take to say which.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Refused addresses that the log names, each once.
-const TOLD_MAX: usize = 256;
 
 /// What all connections share.
 struct Outside {
@@ -64,7 +62,7 @@ struct Outside {
     egress: Egress,
     room: Arc<Semaphore>,
     /// Addresses that the log says are refused.
-    told: Mutex<HashSet<IpAddr>>,
+    told: Told,
 }
 
 /// Opens the way out of a machine, on a thread of its own: what passes must not wait while the
@@ -85,15 +83,17 @@ pub(crate) fn open(
         way: Arc::new(Way::new(socket)?),
         egress,
         room: Arc::new(Semaphore::new(connections)),
-        told: Mutex::default(),
+        told: Told::default(),
     });
     if machine.record.workload.is_some() {
         let hbone = hbone.context("the socket that listens for other proxies is missing")?;
+        let (way, hbone) = (Arc::clone(&outside.way), Arc::clone(hbone));
+        let office = Arc::new(Office::new(way, hbone));
         for (whose, path) in [
             (For::Pod, machine.layout.outside_socket()),
             (For::Control, machine.layout.outside_control_socket()),
         ] {
-            hand_out::serve(&path, whose, &outside.way, hbone)
+            hand_out::serve(&path, whose, &office)
                 .with_context(|| format!("listen at {}", path.display()))?;
         }
     } else {
@@ -252,8 +252,7 @@ impl Outside {
 
     /// Says once for each address why it is not reached.
     fn tell_refused(&self, to: SocketAddr, why: &str) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() < TOLD_MAX && told.insert(to.ip()) {
+        if self.told.is_new(to.ip()) {
             tracing::warn!(%to, why, "a connection to the outside is refused");
         }
     }

@@ -17,24 +17,36 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{CONTROL_DIALS_MAX, DIALS_MAX};
+use super::told::Told;
 use super::way::{For, Way};
 use crate::accepting::ACCEPT_PAUSE;
 
 /// How long one may take to be asked.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What all answers share.
+pub(super) struct Office {
+    way: Arc<Way>,
+    /// The socket that listens for other proxies.
+    hbone: Arc<OwnedFd>,
+    /// Addresses that the log says are refused.
+    told: Told,
+}
+
+impl Office {
+    /// One that has refused nothing yet.
+    pub(super) fn new(way: Arc<Way>, hbone: Arc<OwnedFd>) -> Self {
+        Self { way, hbone, told: Told::default() }
+    }
+}
+
 /// Answers at `path` for as long as the machine lives. Needs a runtime.
 ///
 /// A socket that answers as many questions as it may takes no more, so who asks there waits. Pods
 /// and the proxy itself have a socket each: what a pod asks for holds up no connection to control.
-pub(super) fn serve(
-    path: &Path,
-    whose: For,
-    way: &Arc<Way>,
-    hbone: &Arc<OwnedFd>,
-) -> io::Result<()> {
+pub(super) fn serve(path: &Path, whose: For, office: &Arc<Office>) -> io::Result<()> {
     let listener = Listener::bind(path)?;
-    let (way, hbone) = (Arc::clone(way), Arc::clone(hbone));
+    let office = Arc::clone(office);
     let questions = match whose {
         For::Pod => DIALS_MAX,
         For::Control => CONTROL_DIALS_MAX,
@@ -45,9 +57,9 @@ pub(super) fn serve(
             let held = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
             match listener.accept().await {
                 Ok(caller) => {
-                    let (way, hbone) = (Arc::clone(&way), Arc::clone(&hbone));
+                    let office = Arc::clone(&office);
                     tokio::spawn(async move {
-                        hand_out(&caller, whose, &way, &hbone).await;
+                        office.hand_out(whose, &caller).await;
                         drop(held);
                     });
                 }
@@ -61,30 +73,33 @@ pub(super) fn serve(
     Ok(())
 }
 
-async fn hand_out(caller: &Connection, whose: For, way: &Way, hbone: &OwnedFd) {
-    let Ok(Some(asked)) = timeout(QUESTION_TIMEOUT, question(caller)).await else { return };
-    let socket = match asked {
-        Question::Listener => hbone.try_clone(),
-        Question::Dial(to) => dial(way, whose, to).await,
-    };
-    let socket = socket.map_err(|error| {
-        // What the system did not say is like a host that nobody reaches.
-        error.raw_os_error().unwrap_or(rustix::io::Errno::HOSTUNREACH.raw_os_error())
-    });
-    if let Err(error) = answer(caller, socket).await {
-        tracing::debug!(%error, "who asked for a socket has gone");
+impl Office {
+    async fn hand_out(&self, whose: For, caller: &Connection) {
+        let Ok(Some(asked)) = timeout(QUESTION_TIMEOUT, question(caller)).await else { return };
+        let socket = match asked {
+            Question::Listener => self.hbone.try_clone(),
+            Question::Dial(to) => self.dial(whose, to).await,
+        };
+        let socket = socket.map_err(|error| {
+            // What the system did not say is like a host that nobody reaches.
+            error.raw_os_error().unwrap_or(rustix::io::Errno::HOSTUNREACH.raw_os_error())
+        });
+        if let Err(error) = answer(caller, socket).await {
+            tracing::debug!(%error, "who asked for a socket has gone");
+        }
     }
-}
 
-async fn dial(way: &Way, whose: For, to: SocketAddr) -> io::Result<OwnedFd> {
-    let dialled = way.dial(whose, to).await;
-    if let Err(error) = &dialled
-        && error.kind() == io::ErrorKind::PermissionDenied
-    {
-        let why = "--egress does not name it, or it is the host itself";
-        tracing::warn!(%to, why, "a connection of the workload is refused");
+    async fn dial(&self, whose: For, to: SocketAddr) -> io::Result<OwnedFd> {
+        let dialled = self.way.dial(whose, to).await;
+        if let Err(error) = &dialled
+            && error.kind() == io::ErrorKind::PermissionDenied
+            && self.told.is_new(to.ip())
+        {
+            let why = "--egress does not name it, or it is the host itself";
+            tracing::warn!(%to, why, "a connection of the workload is refused");
+        }
+        dialled.map(OwnedFd::from)
     }
-    dialled.map(OwnedFd::from)
 }
 
 #[cfg(test)]
@@ -121,10 +136,10 @@ mod tests {
         let receiving = Arc::clone(&way);
         tokio::spawn(async move { receiving.receive().await });
         let hbone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let hbone = Arc::new(OwnedFd::from(hbone));
+        let office = Arc::new(Office::new(Arc::clone(&way), Arc::new(hbone.into())));
         let path = |name: &str| directory.path().join(name);
-        serve(&path("pod"), For::Pod, &way, &hbone).unwrap();
-        serve(&path("control"), For::Control, &way, &hbone).unwrap();
+        serve(&path("pod"), For::Pod, &office).unwrap();
+        serve(&path("control"), For::Control, &office).unwrap();
         let (pod, control) = (Outside::new(path("pod")), Outside::new(path("control")));
         let dead: SocketAddr = "192.0.2.9:80".parse().unwrap();
         let dials: Vec<_> = (0..2 * DIALS_MAX)
