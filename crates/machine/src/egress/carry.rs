@@ -88,7 +88,7 @@ pub(crate) fn open(
     if machine.record.workload.is_some() {
         let hbone = hbone.context("the socket that listens for other proxies is missing")?;
         let (way, hbone) = (Arc::clone(&outside.way), Arc::clone(hbone));
-        let office = Arc::new(Office::new(way, hbone));
+        let office = Arc::new(Office::new(way, hbone, outside.egress.clone()));
         for (whose, path) in [
             (For::Pod, machine.layout.outside_socket()),
             (For::Control, machine.layout.outside_control_socket()),

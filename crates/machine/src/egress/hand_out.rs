@@ -5,7 +5,7 @@
 //! the socket lies in the state directory, which pods do not see.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use ambit_net::seqpacket::{Connection, Listener};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use super::allowed::Egress;
 use super::protocol::{CONTROL_DIALS_MAX, DIALS_MAX};
 use super::told::Told;
 use super::way::{For, Way};
@@ -29,14 +30,16 @@ pub(super) struct Office {
     way: Arc<Way>,
     /// The socket that listens for other proxies.
     hbone: Arc<OwnedFd>,
+    /// What the process on the host judges addresses by.
+    egress: Egress,
     /// Addresses that the log says are refused.
     told: Told,
 }
 
 impl Office {
     /// One that has refused nothing yet.
-    pub(super) fn new(way: Arc<Way>, hbone: Arc<OwnedFd>) -> Self {
-        Self { way, hbone, told: Told::default() }
+    pub(super) fn new(way: Arc<Way>, hbone: Arc<OwnedFd>, egress: Egress) -> Self {
+        Self { way, hbone, egress, told: Told::default() }
     }
 }
 
@@ -95,11 +98,19 @@ impl Office {
             && error.kind() == io::ErrorKind::PermissionDenied
             && self.told.is_new(to.ip())
         {
-            let why = "--egress does not name it, or it is the host itself";
-            tracing::warn!(%to, why, "a connection of the workload is refused");
+            let why = why_denied(&self.egress, to.ip());
+            tracing::warn!(%to, why, "a connection to the outside is refused");
         }
         dialled.map(OwnedFd::from)
     }
+}
+
+/// Why a connection to this address is not permitted. The system has the same error for what
+/// `--egress` does not allow and for what the host itself forbids.
+fn why_denied(egress: &Egress, ip: IpAddr) -> &'static str {
+    let of_host = "the host's system forbids it: see its firewall, its routes and its SELinux or \
+                   AppArmor";
+    egress.refusal_of_cluster(ip).unwrap_or(of_host)
 }
 
 #[cfg(test)]
@@ -127,6 +138,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_the_host_forbids_is_not_put_down_to_egress() {
+        let egress: Egress = "10.0.0.0/8".parse().unwrap();
+        for (ip, part) in [
+            ("192.0.2.1", "--egress"),
+            ("127.0.0.1", "loopback"),
+            ("10.1.2.3", "firewall"),
+            ("::ffff:10.1.2.3", "firewall"),
+        ] {
+            let why = why_denied(&egress, ip.parse().unwrap());
+            assert!(why.contains(part), "{ip}: {why}");
+        }
+    }
+
     #[tokio::test]
     async fn connections_that_nobody_answers_do_not_hold_up_one_to_control() {
         let directory = tempfile::tempdir().unwrap();
@@ -135,8 +160,9 @@ mod tests {
         let way = Arc::new(Way::new(ours.into()).unwrap());
         let receiving = Arc::clone(&way);
         tokio::spawn(async move { receiving.receive().await });
+        let egress = Egress::EVERYWHERE.parse().unwrap();
         let hbone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let office = Arc::new(Office::new(Arc::clone(&way), Arc::new(hbone.into())));
+        let office = Arc::new(Office::new(Arc::clone(&way), Arc::new(hbone.into()), egress));
         let path = |name: &str| directory.path().join(name);
         serve(&path("pod"), For::Pod, &office).unwrap();
         serve(&path("control"), For::Control, &office).unwrap();
