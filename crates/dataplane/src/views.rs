@@ -8,6 +8,7 @@
 //! again whenever their view says that they need something else. No other proxy asks for any of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -56,8 +57,8 @@ const MAX_LOGGED_REFUSALS: usize = 5;
 enum StreamError {
     #[error("discovery")]
     Connect(#[source] ControlPlaneError),
-    #[error("the control plane refused discovery")]
-    Status(#[source] Box<tonic::Status>),
+    #[error("the control plane refused discovery: {}", said(.0))]
+    Status(Box<tonic::Status>),
     #[error("the control plane ended the stream")]
     Ended,
     #[error("the control plane takes no requests")]
@@ -427,6 +428,26 @@ async fn until(due: Option<std::time::Instant>) {
         Some(due) => tokio::time::sleep_until(due.into()).await,
         None => std::future::pending().await,
     }
+}
+
+/// What a control plane said, or what broke, for people to read: a status shows itself with quotes
+/// that are escaped once more wherever the text goes. Where it says nothing, the code.
+fn said(status: &tonic::Status) -> String {
+    let mut text = match status.message() {
+        "" => status.code().description().to_owned(),
+        message => message.to_owned(),
+    };
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        let what = error.to_string();
+        // The message of a connection that broke is that of its first cause.
+        if !text.ends_with(&what) {
+            text.push_str(": ");
+            text.push_str(&what);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn refused(status: tonic::Status) -> StreamError {

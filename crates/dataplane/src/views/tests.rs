@@ -354,6 +354,22 @@ async fn who_compares_digests_gets_them_and_nobody_else() {
     assert!(addresses.held_digests.is_empty());
 }
 
+#[test]
+fn what_the_control_plane_says_is_shown_as_it_says_it() {
+    let check = |status: Status, expected: &str| {
+        let shown = ambit_words::error_chain(&refused(status));
+        assert_eq!(shown, format!("the control plane refused discovery: {expected}"));
+    };
+    let said = "no WorkloadEntry \"db\"; make it again";
+    check(Status::permission_denied(said), said);
+    check(Status::unavailable(""), tonic::Code::Unavailable.description());
+    let reset = || std::io::Error::other("connection reset");
+    check(Status::from_error(Box::new(reset())), "connection reset");
+    let mut lost = Status::unknown("transport error");
+    lost.set_source(std::sync::Arc::new(reset()));
+    check(lost, "transport error: connection reset");
+}
+
 #[tokio::test]
 async fn an_error_of_the_control_plane_leaves_the_view_in_force() {
     let mut world = World::new(false, None).await;
