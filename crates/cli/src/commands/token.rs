@@ -59,9 +59,6 @@ async fn of_cluster(
     };
     let root = root(cluster, namespace).await?;
     let (mesh, cluster_domain) = mesh(cluster).await?;
-    // Last, so that no token is made for nothing.
-    let token = account_token(cluster, namespace, &outside.service_account, ttl).await?;
-    let shortened = workload::shortened(ttl, &token);
     let workload = Workload {
         control,
         root,
@@ -75,6 +72,10 @@ async fn of_cluster(
         cluster_domain,
         cluster_id: mesh.cluster_id,
     };
+    workload::usable(&workload)?;
+    // Last, so that no token is made for nothing.
+    let token = account_token(cluster, namespace, &workload.service_account, ttl).await?;
+    let shortened = workload::shortened(ttl, &token);
     Ok((ClusterToken::new(workload, token.secret), shortened))
 }
 

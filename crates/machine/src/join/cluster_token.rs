@@ -7,9 +7,10 @@
 //! else.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use ambit_manifest::names::dns_subdomain;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,11 @@ use super::token::JoinTokenError;
 const VERSION: u32 = 1;
 /// Longest text that is read as a token.
 const SIZE_MAX_BYTES: usize = 64 << 10;
+
+/// Longest name of a WorkloadEntry or a service account. Kubernetes takes 253, but files of the
+/// machine are called after them: the log of the container `command` also after the namespace, of
+/// at most 63, and a file's name has at most 255.
+const NAME_LEN_MAX: usize = 160;
 
 /// A token by which a computer becomes a workload of a cluster's mesh.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ZeroizeOnDrop)]
@@ -78,6 +84,44 @@ pub struct CarriedWorkload {
     pub address: IpAddr,
     /// The domain of the cluster's DNS.
     pub cluster_domain: String,
+}
+
+impl Workload {
+    /// What is wrong with it, as in `the token ...`; nothing if a computer can join by it. Its
+    /// parts become names of files, headers, flags and lines of configuration.
+    pub fn wrong(&self) -> Option<&'static str> {
+        let is_name = |name: &String| dns_subdomain(name).is_none();
+        let is_host = |host: &str| dns_subdomain(&host.to_ascii_lowercase()).is_none();
+        let is_text = |text: &String| !text.contains(char::is_control);
+        let names = [&self.entry, &self.service_account];
+        if !is_name(&self.namespace) || !names.into_iter().all(is_name) {
+            Some("names no WorkloadEntry")
+        } else if names.iter().any(|name| name.len() > NAME_LEN_MAX) {
+            Some(
+                "names a WorkloadEntry or a service account of more than 160 characters, and \
+                 files of the other computer are called after them: use one with a shorter name",
+            )
+        } else if !is_way(&self.control, is_host) {
+            Some("has no HOST:PORT of control")
+        } else if !is_host(&self.control_name) {
+            Some("has no DNS name of control")
+        } else if !is_host(&self.cluster_domain) || !is_host(&self.trust_domain) {
+            Some("has no DNS name as the domain of the cluster or as its trust domain")
+        } else if !is_text(&self.cluster_id) || !is_text(&self.network) {
+            Some("has control characters in the name of the cluster or of its network")
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether it is a host and a port, as URLs write them.
+fn is_way(text: &str, is_host: impl Fn(&str) -> bool) -> bool {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return address.port() != 0;
+    }
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+    text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && is_port(port))
 }
 
 impl From<&Workload> for CarriedWorkload {
@@ -159,22 +203,17 @@ impl FromStr for ClusterToken {
         }
         let token: Self =
             serde_json::from_value(value).map_err(|_| wrong("lacks something or has too much"))?;
-        let Workload { namespace, entry, service_account, .. } = &token.cluster;
-        // They become parts of paths and of headers.
-        let is_name = |name: &String| {
-            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-            (1..=253).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_part)
-        };
-        if ![namespace, entry, service_account].into_iter().all(is_name) {
-            return Err(wrong("names no WorkloadEntry"));
+        match token.cluster.wrong() {
+            Some(what) => Err(wrong(what)),
+            None => Ok(token),
         }
-        Ok(token)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Layout;
 
     #[test]
     fn a_token_is_one_line_and_shows_no_secret() {
@@ -202,6 +241,53 @@ mod tests {
         check(&whole.replace("\"root\"", "\"other\""), "lacks something");
         check(&whole.replace("\"db\"", "\"../db\""), "names no WorkloadEntry");
         check(&whole.replace("\"db\"", "\"\""), "names no WorkloadEntry");
+        let long = format!("\"{}\"", "a".repeat(NAME_LEN_MAX + 1));
+        check(&whole.replace("\"db\"", &long), "of more than 160 characters");
+        for (field, value, part) in [
+            ("control", "192.0.2.1", "HOST:PORT"),
+            ("control", "192.0.2.1:0", "HOST:PORT"),
+            ("control", "mesh.example.com:15012\\nx: y", "HOST:PORT"),
+            ("control", "mesh_example\\n:15012", "HOST:PORT"),
+            ("controlName", "istiod\\n.svc", "DNS name of control"),
+            ("controlName", "", "DNS name of control"),
+            ("clusterDomain", "cluster.local\\nnameserver 192.0.2.9", "domain of the cluster"),
+            ("trustDomain", "cluster local", "trust domain"),
+            ("clusterId", "a\\nb", "control characters"),
+            ("network", "a\\u0000", "control characters"),
+        ] {
+            let key = format!("\"{field}\":\"");
+            let (before, after) = whole.split_once(&key).expect(field);
+            let (_, after) = after.split_once('"').expect(field);
+            check(&format!("{before}{key}{value}\"{after}"), part);
+        }
         assert!(!ClusterToken::is_meant("a token") && !ClusterToken::is_meant(""));
+    }
+    #[test]
+    fn every_way_to_control_that_is_written_is_taken() {
+        let mut token = ClusterToken::sample();
+        for control in ["192.0.2.1:15012", "[2001:db8::1]:443", "Mesh.example.com:30012"] {
+            token.cluster.control = control.to_owned();
+            assert_eq!(token.cluster.wrong(), None, "{control}");
+        }
+    }
+
+    #[test]
+    fn files_of_the_longest_names_can_be_made() {
+        let mut cluster = ClusterToken::sample().cluster.clone();
+        cluster.namespace = "n".repeat(63);
+        cluster.entry = "e".repeat(NAME_LEN_MAX);
+        cluster.service_account = "s".repeat(NAME_LEN_MAX);
+        assert_eq!(cluster.wrong(), None);
+        let layout = Layout::new("/state");
+        let Workload { namespace, entry, service_account, .. } = &cluster;
+        for path in [
+            layout.pod_log(namespace, entry, "command"),
+            layout.pod_status(namespace, entry),
+            layout.object("serviceaccounts", Some(namespace), service_account),
+        ] {
+            let name = path.file_name().expect("a file").len();
+            // What is written beside it first, and the older half of a log.
+            assert!(name + ".12345.new".len() <= 255, "{}", path.display());
+        }
     }
 }

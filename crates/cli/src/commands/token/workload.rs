@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ambit_cluster::{AccountToken, Way};
+use ambit_machine::Workload;
 use ambit_manifest::istio::WorkloadEntry;
 use ambit_manifest::names;
 use ambit_model::address::not_for_entries;
@@ -66,6 +67,15 @@ pub(super) fn judge(entry: Value, name: &str, kubectl: &str) -> Result<Outside> 
         bail!("its spec.serviceAccount {wrong}; change it");
     }
     Ok(Outside { address, service_account, network: entry.spec.network })
+}
+
+/// Refuses what `ambit join` would refuse.
+pub(super) fn usable(workload: &Workload) -> Result<()> {
+    let Workload { namespace, entry, .. } = workload;
+    match workload.wrong() {
+        Some(wrong) => bail!("WorkloadEntry {namespace}/{entry} gets no token: the token {wrong}"),
+        None => Ok(()),
+    }
 }
 
 /// HOST:PORT of what was written as HOST or HOST:PORT.
@@ -190,6 +200,28 @@ mod tests {
         let mut ending = entry(here, label("http"));
         ending["metadata"]["deletionTimestamp"] = json!("2026-06-02T00:00:00Z");
         check(ending, "is being deleted");
+    }
+
+    #[test]
+    fn a_name_that_no_computer_can_carry_gets_no_token() {
+        let text = |text: &str| text.to_owned();
+        let named = |entry: String| Workload {
+            control: text("192.0.2.1:15012"),
+            root: text("root"),
+            control_name: text("istiod.istio-system.svc"),
+            namespace: text("shop"),
+            entry,
+            service_account: text("db"),
+            address: "192.0.2.7".parse().expect("an address"),
+            network: String::new(),
+            trust_domain: text("cluster.local"),
+            cluster_domain: text("cluster.local"),
+            cluster_id: text("Kubernetes"),
+        };
+        assert!(usable(&named("d".repeat(160))).is_ok());
+        let error = usable(&named("d".repeat(250))).expect_err("too long").to_string();
+        assert!(error.contains("of more than 160 characters"), "{error}");
+        assert!(error.contains("shorter name"), "{error}");
     }
 
     #[test]
