@@ -66,7 +66,6 @@ impl Api {
 
     /// All that the server does with objects.
     fn rules(&self) -> Value {
-        let rule = |group: &str, plural: &str, verbs: &[&str]| json!({"verbs": verbs, "apiGroups": [group], "resources": [plural]});
         let mut rules = Vec::new();
         for resource in &self.resources {
             let group = resource.group();
@@ -101,6 +100,10 @@ impl Api {
         let why = resource.only_read.unwrap_or("the server does not do this to them");
         Some(format!("{}: {why}", resource.plural))
     }
+}
+
+fn rule(group: &str, plural: &str, verbs: &[&str]) -> Value {
+    json!({"verbs": verbs, "apiGroups": [group], "resources": [plural]})
 }
 
 #[cfg(test)]

@@ -4,13 +4,12 @@
 //! They are kept in the newer version. What the older one has no word for, other metrics and a
 //! behaviour, is not shown in it, and stays as it is when such a client writes.
 
+use ambit_words::kinds::{HORIZONTAL_POD_AUTOSCALER as KIND, TARGET_CPU_PERCENTAGE as TARGET};
 use serde_json::{Map, Value, json};
 
-const KIND: &str = "HorizontalPodAutoscaler";
 const OLDER: &str = "autoscaling/v1";
 const NEWER: &str = "autoscaling/v2";
-/// The fields of the older version: what is aimed at, and what there is.
-const TARGET: &str = "targetCPUUtilizationPercentage";
+/// What there is, in the older version.
 const CURRENT: &str = "currentCPUUtilizationPercentage";
 /// Where both are in a metric of the newer version.
 const TARGET_OF_METRIC: &str = "/resource/target/averageUtilization";

@@ -1,12 +1,11 @@
 //! What a HorizontalPodAutoscaler means that leaves its metrics out, and its older form:
 //! `autoscaling/v1` has one field for the processor.
 
+use ambit_words::kinds::TARGET_CPU_PERCENTAGE as TARGET;
 use serde_json::{Map, Value, json};
 
 use super::object::Kind;
 
-/// The field of the older form.
-const TARGET: &str = "targetCPUUtilizationPercentage";
 /// What is aimed at where nothing is, as in Kubernetes.
 const DEFAULT_PERCENT: u64 = 80;
 

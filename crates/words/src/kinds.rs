@@ -1,5 +1,10 @@
 //! What users type instead of the plural of a kind, as Kubernetes, Istio and the Gateway API define
-//! it.
+//! it, and words of single kinds.
+
+/// A kind of Kubernetes.
+pub const HORIZONTAL_POD_AUTOSCALER: &str = "HorizontalPodAutoscaler";
+/// The one thing that its older version `autoscaling/v1` aims at.
+pub const TARGET_CPU_PERCENTAGE: &str = "targetCPUUtilizationPercentage";
 
 /// Short names, each with its plural.
 pub const SHORT_NAMES: [(&str, &str); 29] = [

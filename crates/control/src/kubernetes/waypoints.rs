@@ -20,6 +20,7 @@ use ambit_manifest::{Kind, ObjectName};
 use ambit_model::Text;
 use ambit_model::names::ServiceName;
 use ambit_net::drain::Guard;
+use ambit_words::kinds::HORIZONTAL_POD_AUTOSCALER as AUTOSCALER;
 use ambit_words::{error_chain, names, ports};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::jiff::Timestamp;
@@ -42,8 +43,6 @@ use crate::world::World;
 
 /// The field manager of what is made for Gateways.
 const MANAGER: &str = "ambit-gateways";
-/// The kind of an autoscaler.
-const AUTOSCALER: &str = "HorizontalPodAutoscaler";
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Pause after something could not be written.
