@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use ambit_words::labels::JOB_CONTROLLER_UID;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -141,12 +140,6 @@ fn of_version(object: &Value, resource: &Resource, api_version: &str) -> Value {
     let mut object = object.clone();
     object["kind"] = json!(resource.kind);
     object["apiVersion"] = json!(api_version);
-    let is_job = resource.group() == "batch" && resource.plural == "jobs";
-    if is_job && object["spec"].is_object() && object["spec"]["selector"].is_null() {
-        // Without one a client that looks for a Job's pods takes all that there are.
-        let uid = object["metadata"]["uid"].clone();
-        object["spec"]["selector"] = json!({"matchLabels": {JOB_CONTROLLER_UID: uid}});
-    }
     defaults::fill(resource, &mut object);
     object
 }

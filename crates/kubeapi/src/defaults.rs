@@ -4,6 +4,7 @@
 //! answers alone. What is kept stays as it was written, so that pods are not replaced because a
 //! server knows more defaults than before it, and what a client sends back is kept without them.
 
+use ambit_words::labels::JOB_CONTROLLER_UID;
 use serde_json::{Map, Value, json};
 
 use crate::resource::Resource;
@@ -14,9 +15,20 @@ const PROBES: [&str; 3] = ["startupProbe", "livenessProbe", "readinessProbe"];
 /// The template of pods, from an object with one.
 const TEMPLATE: &str = "/spec/template/spec";
 
+/// Takes out of an object of a kind what it has only because its defaults have been shown to the
+/// client that writes it.
+pub fn forget_defaults(api_version: &str, plural: &str, object: &mut Value, stored: &Value) {
+    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    forget_of(group, plural, object, stored);
+}
+
 /// Fills in what an object leaves out.
 pub(crate) fn fill(resource: &Resource, object: &mut Value) {
-    match (resource.group(), resource.plural) {
+    fill_of(resource.group(), resource.plural, object);
+}
+
+fn fill_of(group: &str, plural: &str, object: &mut Value) {
+    match (group, plural) {
         ("", "pods") => fill_pod_at("/spec", object),
         ("apps", kind @ ("deployments" | "statefulsets" | "daemonsets")) => {
             if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
@@ -24,7 +36,14 @@ pub(crate) fn fill(resource: &Resource, object: &mut Value) {
             }
             fill_pod_at(TEMPLATE, object);
         }
-        ("batch", "jobs") => fill_pod_at(TEMPLATE, object),
+        ("batch", "jobs") => {
+            // Without one a client that looks for a Job's pods takes all that there are.
+            let own = json!({"matchLabels": {JOB_CONTROLLER_UID: object["metadata"]["uid"]}});
+            if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+                set(spec, "selector", own);
+            }
+            fill_pod_at(TEMPLATE, object);
+        }
         ("batch", "cronjobs") => fill_pod_at("/spec/jobTemplate/spec/template/spec", object),
         _ => {}
     }
@@ -33,8 +52,12 @@ pub(crate) fn fill(resource: &Resource, object: &mut Value) {
 /// Takes out of an object what it has only because [`fill`] has shown it to the client: fields that
 /// the stored object leaves out, with the value that was shown.
 pub(crate) fn forget(resource: &Resource, object: &mut Value, stored: &Value) {
+    forget_of(resource.group(), resource.plural, object, stored);
+}
+
+fn forget_of(group: &str, plural: &str, object: &mut Value, stored: &Value) {
     let mut shown = stored.clone();
-    fill(resource, &mut shown);
+    fill_of(group, plural, &mut shown);
     forget_shown(object, stored, &shown);
 }
 
@@ -250,6 +273,20 @@ mod tests {
         let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3}});
         let strategy = |it: &mut Value| it["spec"]["strategy"] = strategy.clone();
         check(&strategy, &strategy);
+    }
+
+    #[test]
+    fn a_job_is_written_back_without_the_selector_that_it_was_shown_with() {
+        let stored = json!({"metadata": {"uid": "u"}, "spec": {"parallelism": 1}});
+        let mut sent = stored.clone();
+        fill_of("batch", "jobs", &mut sent);
+        assert_eq!(sent["spec"]["selector"], json!({"matchLabels": {JOB_CONTROLLER_UID: "u"}}));
+        forget_defaults("batch/v1", "jobs", &mut sent, &stored);
+        assert_eq!(sent, stored);
+        let other = json!({"spec": {"selector": {"matchLabels": {JOB_CONTROLLER_UID: "v"}}}});
+        let mut sent = other.clone();
+        forget_defaults("batch/v1", "jobs", &mut sent, &stored);
+        assert_eq!(sent, other);
     }
 
     #[test]

@@ -65,6 +65,7 @@ mod write;
 
 pub use answer::{bookmark, event, initial_end, list, object, scale};
 pub use call::{Api, Call, Log, Watch};
+pub use defaults::forget_defaults;
 pub use deletion::Deletion;
 pub use history::{Change, ChangeKind, History, Key};
 pub use last_applied::{Memory, MergeError, Merged, merge_manifest};

@@ -1,25 +1,26 @@
 //! Running commands in pods, and connecting to them: the caller's side, and the machine's, which
 //! only finds the pod.
 //!
-//! The caller's descriptors, or pipes in the place of its files (`relay`), and its connection are
-//! passed to the pod's init, which answers the caller itself. A caller in a terminal sends Ctrl-C
-//! as a signal, because the command is in its own session.
+//! Descriptors for the command and the caller's connection are passed to the pod's init, which
+//! answers the caller itself. The command gets pipes in the place of its caller's files (`relay`),
+//! and a terminal of its own in the place of its caller's (`typed`).
 
 mod call;
 mod forward;
 mod relay;
+mod typed;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ambit_net::seqpacket::{Connection, Listener};
 use anyhow::Context;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use self::call::{Call, call, connect};
-pub use self::call::{ExecError, ExecRequest, ForwardRequest, Terminal};
+use self::call::{Call, exec_with};
+pub use self::call::{ExecError, ExecRequest, ForwardRequest};
 pub(crate) use self::call::{answer_of, find};
 pub(crate) use self::forward::ended;
 pub use self::forward::{find_port, forward, pod_end};
@@ -29,18 +30,22 @@ use crate::accepting::ACCEPT_PAUSE;
 use crate::client::PodInfo;
 use crate::layout::Layout;
 use crate::node::ask_pod;
-use crate::pod::{
-    ExecAnswer, ExecControl, ExecMessage, PACKET_SIZE_MAX_BYTES, PodRequest, WindowSize, answer,
-};
+use crate::pod::{ExecAnswer, ExecMessage, PACKET_SIZE_MAX_BYTES, PodRequest, answer};
 
 /// What a shell adds to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
 /// Runs a command in a pod with this process' standard input, output and error. Answers its exit,
-/// as a shell counts. Files and devices are copied by pipes.
+/// as a shell counts. Files and devices are copied by pipes, and a terminal that it is typed at by
+/// one of the command's own, of the same kind.
 pub async fn exec(layout: &Layout, request: &ExecRequest) -> Result<i32, ExecError> {
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
-    let relay = Relay::new(&[input.as_fd(), output.as_fd(), error.as_fd()]);
+    let files = [input.as_fd(), output.as_fd(), error.as_fd()];
+    if typed::is_typed_at(files[0], files[1]) {
+        return typed::exec(layout, request, files).await;
+    }
+    let request = &ExecRequest { terminal: None, ..request.clone() };
+    let relay = Relay::new(&files);
     let relay = relay.map_err(ExecError::Files)?;
     let code = exec_with(layout, request, &relay.fds()).await;
     let watch = |kind| signal(kind).map_err(ExecError::Signals);
@@ -55,38 +60,6 @@ pub async fn exec(layout: &Layout, request: &ExecRequest) -> Result<i32, ExecErr
         _signal = interrupts.recv() => Ok(SIGNALLED + SignalKind::interrupt().as_raw_value()),
         _signal = terminations.recv() => Ok(SIGNALLED + SignalKind::terminate().as_raw_value()),
     }
-}
-
-/// [`exec`] with other descriptors than this process' own.
-pub(crate) async fn exec_with(
-    layout: &Layout,
-    request: &ExecRequest,
-    fds: &[BorrowedFd<'_>; 3],
-) -> Result<i32, ExecError> {
-    let connection = connect(layout).await?;
-    let watch = |kind| signal(kind).map_err(ExecError::Signals);
-    let mut interrupts = watch(SignalKind::interrupt())?;
-    let mut terminations = watch(SignalKind::terminate())?;
-    call(&connection, &Call::Exec(request.clone()), fds).await?;
-    let mut answered = std::pin::pin!(answer_of(&connection));
-    loop {
-        tokio::select! {
-            answer = &mut answered => return answer,
-            () = pass_on(&connection, &mut interrupts, SignalKind::interrupt()) => {}
-            () = pass_on(&connection, &mut terminations, SignalKind::terminate()) => {}
-        }
-    }
-}
-
-/// Waits for a signal and sends it on.
-async fn pass_on(connection: &Connection, signals: &mut Signal, kind: SignalKind) {
-    if signals.recv().await.is_none() {
-        return std::future::pending().await;
-    }
-    let control = ExecControl::Signal(kind.as_raw_value());
-    let text = serde_json::to_vec(&control).expect("controls can be written as JSON");
-    // If this fails, so does receiving, which is where it is reported.
-    let _sent = connection.send(&text, &[]).await;
 }
 
 /// Starts to take commands for pods.
@@ -174,14 +147,6 @@ async fn pass(
 }
 
 fn message(request: ExecRequest) -> ExecMessage {
-    let window =
-        |terminal: &Terminal| WindowSize { rows: terminal.rows, columns: terminal.columns };
-    ExecMessage {
-        container: request.container,
-        command: request.command,
-        window: request.terminal.as_ref().map(window),
-        terminal: request.terminal.map(|terminal| terminal.kind),
-        // It is that of the caller's own session.
-        owns_terminal: false,
-    }
+    let ExecRequest { container, command, terminal, .. } = request;
+    ExecMessage { container, command, terminal }
 }

@@ -74,6 +74,7 @@ mod roles;
 mod rollout_progress;
 mod server;
 mod state;
+mod terminal;
 mod unknown_images;
 
 use std::ffi::{OsStr, OsString};
@@ -90,9 +91,7 @@ pub use command::{Difference, Differences, Expected};
 pub use config::{LinkConfig, LinkError, Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use egress::{Egress, EgressError};
-pub use exec::{
-    ExecError, ExecRequest, ForwardRequest, Terminal, exec, find_port, forward, pod_end,
-};
+pub use exec::{ExecError, ExecRequest, ForwardRequest, exec, find_port, forward, pod_end};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{
     FetchError, ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries,

@@ -25,7 +25,7 @@ use crate::cgroups::{Cgroups, Limits};
 use crate::registry::{ContainerStatus, Phase};
 
 pub(crate) use container::run as run_container;
-pub(crate) use exec::{ExecAnswer, ExecControl, ExecMessage, WindowSize, answer};
+pub(crate) use exec::{ExecAnswer, ExecControl, ExecMessage, answer};
 pub(crate) use init::run as run_init;
 pub(crate) use probes::{
     Asked, ProbeKind, ProbeNews, ProbePlan, ProbeRecord, ProbeReport, ProbeTiming, Probes,

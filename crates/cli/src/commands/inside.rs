@@ -1,6 +1,6 @@
 //! `ambit exec` and `ambit logs`: commands in a pod, and the output of programs.
 
-use std::io::Write;
+use std::io::{IsTerminal as _, Write, stdin};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -9,9 +9,8 @@ use ambit_cluster::{Cluster, Part, PodName};
 use ambit_machine::layout::Layout;
 use ambit_machine::logs::{Lines, Shown};
 use ambit_machine::ownership::check_state_directory;
-use ambit_machine::{Client, ExecRequest, PodInfo, Record, Terminal};
+use ambit_machine::{Client, ExecRequest, PodInfo, Record};
 use ambit_manifest::Kind;
-use ambit_net::sys::terminal::window_size;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::mesh::{self, Mesh};
@@ -23,8 +22,7 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
         bail!("in a cluster this is kubectl's job: `kubectl exec -it -n NAMESPACE POD -- CMD`");
     }
     let Meant { namespace, name, owner } = meant(&args.pod, args.namespace.as_deref(), &[])?;
-    let terminal = terminal();
-    if args.tty && terminal.is_none() {
+    if args.tty && !stdin().is_terminal() {
         eprintln!("warning: -t has no effect: the standard input is not a terminal");
     }
     let word = |word: &std::ffi::OsString| match word.to_str() {
@@ -37,17 +35,10 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
         owner_kind: owner.map(|kind| kind.name().to_owned()),
         container: args.container,
         command: args.command.iter().map(word).collect::<Result<_>>()?,
-        terminal,
+        terminal: Some(std::env::var("TERM").unwrap_or_else(|_| "dumb".to_owned())),
     };
     let code = ambit_machine::exec(&super::layout(&args.state), &request).await?;
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
-}
-
-/// The terminal that this command was typed at, if it was.
-fn terminal() -> Option<Terminal> {
-    let size = window_size(std::io::stdin()).ok()?;
-    let kind = std::env::var("TERM").unwrap_or_else(|_| "dumb".to_owned());
-    Some(Terminal { kind, rows: size.rows, columns: size.columns })
 }
 
 /// A pod that is meant, or what makes it.

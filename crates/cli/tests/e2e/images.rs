@@ -1,6 +1,7 @@
 //! Real images: a container in its own root, which ends with it and cannot be left.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -233,20 +234,43 @@ fn a_container_gets_no_more_than_its_image_and_manifest_say() {
 }
 
 #[test]
-fn a_command_uses_its_callers_terminal_and_cannot_change_it() {
+fn a_command_typed_at_a_terminal_gets_one_of_its_own() {
     let machine = Machine::none("terminal");
     let (_, pod) = PODS.rsplit_once("---\n").expect("the pod comes last");
     let pod = pod.replace(", namespace: app", "");
     let said = machine.ambit_with(&["up", "-", "--detach", "--no-mesh"], &pod);
     assert!(said.status.success(), "ambit up: {}", said.err);
-    let script = "[ -t 0 ] && [ -t 1 ] && echo terminal; chmod 666 /proc/self/fd/1";
-    let line = format!("{} exec default/local -- sh -c '{script}'", binary().display());
-    // It runs a command with a terminal of its own.
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).env("AMBIT_STATE", machine.layout.root());
-    let said = command.stdin(Stdio::null()).output().expect("script runs");
-    let said = String::from_utf8_lossy(&said.stdout);
-    assert!(said.contains("terminal") && said.contains("Read-only"), "{said}");
+    // What `script` runs has a terminal.
+    let typed = |line: &str, keys: &str| {
+        let mut command = Command::new("script");
+        command.args(["-qec", line, "/dev/null"]).env("AMBIT_STATE", machine.layout.root());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut running = command.spawn().expect("script runs");
+        let mut input = running.stdin.take().expect("a pipe");
+        input.write_all(keys.as_bytes()).expect("it reads");
+        let said = running.wait_with_output().expect("script ends");
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    };
+    let exec =
+        |script: &str| format!("{} exec default/local -- bash -c '{script}'", binary().display());
+    let look = "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal; chmod 666 /proc/self/fd/1; \
+                stty size; read -r word; echo got $word; sleep 100 & disown; exit 3";
+    let line = format!("stty rows 33 cols 99; {}; echo ended $?", exec(look));
+    let said = typed(&line, "typed\n");
+    for expected in ["terminal\r\n", "Read-only", "33 99\r\n", "got typed\r\n", "ended 3\r\n"] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    // Its number in the container and the caller's.
+    let number = "stat -Lc at-%T /proc/self/fd/0";
+    let said = typed(&format!("{number}; {}", exec(number)), "");
+    let numbers: Vec<&str> = said.lines().filter(|line| line.starts_with("at-")).collect();
+    assert!(numbers.len() == 2 && numbers[0] != numbers[1], "{said}");
+    // Neither is it there where only a part of the files is a terminal.
+    for files in ["< /dev/null", "| cat", "> /dev/null"] {
+        let look = "ls -l /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2 >&2";
+        let said = typed(&format!("{} {files}", exec(look)), "");
+        assert!(said.contains("/proc/self/fd/2") && !said.contains("/dev/pts"), "{files}: {said}");
+    }
     machine.down();
 }
 

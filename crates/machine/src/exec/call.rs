@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use ambit_net::seqpacket::{Connection, PacketError};
 use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::client::PodInfo;
 use crate::layout::Layout;
 use crate::ownership::{OwnershipError, check_state_directory};
-use crate::pod::{ExecAnswer, PACKET_SIZE_MAX_BYTES};
+use crate::pod::{ExecAnswer, ExecControl, PACKET_SIZE_MAX_BYTES};
 use crate::registry::Phase;
 
 /// Wait before a machine that is busy is asked again.
@@ -32,8 +33,8 @@ pub struct ExecRequest {
     pub container: Option<String>,
     /// Program and arguments.
     pub command: Vec<String>,
-    /// The caller's terminal, if it has one.
-    pub terminal: Option<Terminal>,
+    /// The kind of the caller's terminal (`$TERM`), if the command gets one.
+    pub terminal: Option<String>,
 }
 
 /// A port of a pod, or of a service.
@@ -48,17 +49,6 @@ pub struct ForwardRequest {
     pub kind: Option<String>,
     /// The port; of a service, one of its own.
     pub port: u16,
-}
-
-/// A caller's terminal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terminal {
-    /// Its kind, `$TERM`.
-    pub kind: String,
-    /// Its lines.
-    pub rows: u16,
-    /// Its characters per line.
-    pub columns: u16,
 }
 
 /// What is asked of a machine for one of its pods.
@@ -150,6 +140,38 @@ pub(super) async fn call(
         return Err(ExecError::TooLong);
     }
     connection.send(&text, fds).await.map_err(ExecError::Broken)
+}
+
+/// Runs a command in a pod with these descriptors. Answers its exit, as a shell counts.
+pub(super) async fn exec_with(
+    layout: &Layout,
+    request: &ExecRequest,
+    fds: &[BorrowedFd<'_>; 3],
+) -> Result<i32, ExecError> {
+    let connection = connect(layout).await?;
+    let watch = |kind| signal(kind).map_err(ExecError::Signals);
+    let mut interrupts = watch(SignalKind::interrupt())?;
+    let mut terminations = watch(SignalKind::terminate())?;
+    call(&connection, &Call::Exec(request.clone()), fds).await?;
+    let mut answered = std::pin::pin!(answer_of(&connection));
+    loop {
+        tokio::select! {
+            answer = &mut answered => return answer,
+            () = pass_on(&connection, &mut interrupts, SignalKind::interrupt()) => {}
+            () = pass_on(&connection, &mut terminations, SignalKind::terminate()) => {}
+        }
+    }
+}
+
+/// Waits for a signal and sends it on.
+async fn pass_on(connection: &Connection, signals: &mut Signal, kind: SignalKind) {
+    if signals.recv().await.is_none() {
+        return std::future::pending().await;
+    }
+    let control = ExecControl::Signal(kind.as_raw_value());
+    let text = serde_json::to_vec(&control).expect("controls can be written as JSON");
+    // If this fails, so does receiving, which is where it is reported.
+    let _sent = connection.send(&text, &[]).await;
 }
 
 /// What the pod, or the machine in its place, answers.

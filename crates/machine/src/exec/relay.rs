@@ -2,11 +2,12 @@
 //!
 //! Whoever has a descriptor of a file may change its mode, and may open it again with other rights.
 //! A command of a stranger's image is not to do that with a file of the host. So it gets pipes in
-//! the place of files and devices. Pipes and sockets cannot be changed so; terminals and the null
-//! device are the pod's affair.
+//! the place of files and devices, and above all of terminals: who has one reads what is typed at
+//! it, also when the command has ended. Pipes and sockets cannot be changed so; the null device is
+//! the pod's affair.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, PipeWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, IsTerminal as _, PipeWriter, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::ioctl_fionread;
+use rustix::process::getpgrp;
+use rustix::termios::tcgetpgrp;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -53,7 +56,14 @@ impl Relay {
     /// Takes the place of these.
     pub(super) fn new(fds: &[BorrowedFd<'_>; 3]) -> io::Result<Self> {
         let (mut inputs, mut outputs) = (None, Vec::new());
-        let input = if is_harmless(fds[0])? { own(fds[0])? } else { feed(fds[0], &mut inputs)? };
+        let input = if is_harmless(fds[0])? {
+            own(fds[0])?
+        } else if fds[0].is_terminal() && !is_in_foreground(fds[0]) {
+            // To read it would stop this process.
+            nothing()?
+        } else {
+            feed(fds[0], &mut inputs)?
+        };
         let output = given(fds[1], &mut outputs)?;
         // One pipe for both, or their lines would come in another order.
         let is_same = !outputs.is_empty() && same_file(fds[1], fds[2])?;
@@ -221,11 +231,8 @@ fn write_all(mut to: &File, mut piece: &[u8]) -> io::Result<()> {
 }
 
 /// Whether there is nothing to be changed or opened again: a pipe without a name, or a socket. Or
-/// whether the pod takes care: of a terminal, and of the null device.
+/// whether the pod takes care: of the null device.
 fn is_harmless(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    if fd.is_terminal() {
-        return Ok(true);
-    }
     let metadata = File::from(own(fd)?).metadata()?;
     if metadata.file_type().is_socket() || is_null(&metadata) {
         return Ok(true);
@@ -233,6 +240,16 @@ fn is_harmless(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let (nameless, _writer) = io::pipe()?;
     let nameless = File::from(OwnedFd::from(nameless)).metadata()?.dev();
     Ok(metadata.file_type().is_fifo() && metadata.dev() == nameless)
+}
+
+/// The null device, which has no input and takes all output.
+pub(super) fn nothing() -> io::Result<OwnedFd> {
+    Ok(File::options().read(true).write(true).open("/dev/null")?.into())
+}
+
+/// Whether this process is of those to which its terminal listens now.
+pub(super) fn is_in_foreground(terminal: impl AsFd) -> bool {
+    tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp())
 }
 
 fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {

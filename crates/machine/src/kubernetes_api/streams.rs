@@ -9,7 +9,6 @@ mod command;
 mod port_forward;
 mod spdy;
 mod spdy_command;
-mod terminal;
 mod upgrade;
 mod web_socket;
 

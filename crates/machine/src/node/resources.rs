@@ -1,6 +1,7 @@
 //! Amounts of containers' resources, as variables and files get them (`resourceFieldRef`).
 //!
-//! What a container does not limit is all that its node has, as in Kubernetes.
+//! Processors and memory that a container does not limit are all that its node has, as in
+//! Kubernetes.
 
 use std::collections::BTreeMap;
 

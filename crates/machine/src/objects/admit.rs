@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ambit_kubeapi::forget_defaults;
 use ambit_manifest::gateway::{Gateway, GatewayClass};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -429,6 +430,10 @@ impl Draft<'_> {
         let old = self.object(object).cloned();
         if old.as_ref().is_some_and(is_terminating) {
             return Err(ApplyError::Terminating { object: object.clone() });
+        }
+        if let Some(old) = &old {
+            // Whoever got the object from the API has seen defaults that it does not have.
+            forget_defaults(kind.api_versions()[0], kind.plural(), &mut value, old);
         }
         match kind.name() {
             "Node" => {

@@ -252,12 +252,15 @@ fn take_mounts(mounts: &[MountPlan]) -> anyhow::Result<Vec<Shown>> {
         Ok(Shown { target: target.clone(), tree, kind })
     };
     let shown: Vec<Shown> = mounts.iter().map(take).collect::<anyhow::Result<_>>()?;
-    for outer in mounts.iter().filter(|mount| mount.sub_path.is_none()) {
+    for outer in mounts.iter().filter(|mount| mount.is_read_only) {
         for inner in &shown {
             let Ok(path) = inner.target.strip_prefix(&outer.target) else { continue };
             if path != Path::new("") {
-                let made = volumes::make_place(&outer.source, path, inner.kind);
-                made.with_context(|| format!("make {} in its volume", inner.target.display()))?;
+                let path = outer.sub_path.as_deref().unwrap_or(Path::new("")).join(path);
+                let made = volumes::make_place(&outer.source, &path, inner.kind);
+                made.with_context(|| {
+                    format!("make {} in the volume around it", inner.target.display())
+                })?;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Commands that users run inside pods.
 //!
-//! The caller's own descriptors come over the socket, so no byte of input or output passes through
-//! the machine. The caller's connection comes too: the exit code goes straight back, and if the
+//! The caller's descriptors come over the socket, so no byte of input or output passes through the
+//! machine. The caller's connection comes too: the exit code goes straight back, and if the
 //! caller dies, its command is ended.
 
 use std::collections::BTreeMap;
@@ -23,22 +23,9 @@ pub(crate) struct ExecMessage {
     pub(crate) container: Option<String>,
     /// Program and arguments.
     pub(crate) command: Vec<String>,
-    /// The caller's kind of terminal, if it has one.
+    /// The kind of its terminal, if its standard input is one: one that was made for it, and that
+    /// controls it.
     pub(crate) terminal: Option<String>,
-    /// The size of the caller's terminal.
-    pub(crate) window: Option<WindowSize>,
-    /// Its standard input is a terminal that was made for it, and that controls it.
-    #[serde(default)]
-    pub(crate) owns_terminal: bool,
-}
-
-/// Size of a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WindowSize {
-    /// Lines.
-    pub(crate) rows: u16,
-    /// Characters per line.
-    pub(crate) columns: u16,
 }
 
 /// A message from the pod to the caller.
@@ -102,7 +89,7 @@ pub(super) async fn serve(
         );
         return answer(&caller, &ExecAnswer::Error(text)).await;
     };
-    let owns_terminal = message.owns_terminal;
+    let owns_terminal = message.terminal.is_some();
     let streams = Streams { input: Some(input), output, error, owns_terminal };
     match start(plan, &message.command, &terminal(&message), streams) {
         Ok(started) => {
@@ -118,15 +105,9 @@ pub(super) async fn serve(
 }
 
 fn terminal(message: &ExecMessage) -> BTreeMap<String, String> {
-    let mut variables = BTreeMap::new();
-    if let Some(terminal) = &message.terminal {
-        variables.insert("TERM".to_owned(), terminal.clone());
-    }
-    if let Some(window) = message.window {
-        variables.insert("LINES".to_owned(), window.rows.to_string());
-        variables.insert("COLUMNS".to_owned(), window.columns.to_string());
-    }
-    variables
+    // None for its size, which changes.
+    let kind = message.terminal.iter().map(|kind| ("TERM".to_owned(), kind.clone()));
+    kind.collect()
 }
 
 /// Waits for the command while passing on what its caller sends.

@@ -68,7 +68,7 @@ pub(crate) enum RootError {
     )]
     Overlay(#[source] io::Error),
     /// The image has something else at a place.
-    #[error("the image leaves no place for {path}")]
+    #[error("there is no place for {path}, in the image or in a volume around it")]
     Place {
         /// Where in the container.
         path: PathBuf,

@@ -24,6 +24,8 @@ use crate::host_path::HostPath;
 
 /// Room for all files of a volume, twice: the old ones go when the new ones are there.
 const FILES_SIZE_BYTES: u64 = 64 << 20;
+/// Room for places in what the host does not have.
+const MISSING_SIZE_BYTES: u64 = 1 << 20;
 /// What everybody may do with an empty volume.
 const EMPTY_MODE: u32 = 0o777;
 /// Files get the volume's group.
@@ -33,6 +35,9 @@ const GROUP_READS: u32 = 0o040;
 /// The link to the present files; a name of the kubelet's, as the others that begin with two dots.
 const DATA: &str = "..data";
 const NEXT_DATA: &str = "..data_tmp";
+/// Says of a directory of files that another mount has its place in it: to remove the place would
+/// end that mount.
+const KEPT: &str = "..kept";
 
 /// Of every volume: no devices of anybody, and no privileges.
 const WRITABLE: MountOptions =
@@ -298,8 +303,10 @@ impl Prepared {
             let place = place(directory, &volume.name);
             let failed = |source| step(&volume, "be mounted", source);
             match (&volume.content, tree) {
-                // The host has nothing there.
-                (VolumeContent::Host { .. }, None) => {}
+                // The host has nothing there. Places of other mounts may be made in it.
+                (VolumeContent::Host { .. }, None) => {
+                    mount::tmpfs(&place, MISSING_SIZE_BYTES, 0o755, WRITABLE).map_err(failed)?;
+                }
                 (VolumeContent::Claim { .. }, None) => unreachable!("its tree was taken"),
                 (content, Some(tree)) => {
                     let here = mount::open_path(&place).map_err(failed)?;
@@ -423,7 +430,8 @@ fn fill(directory: &Path, files: &[FilePlan], group: Option<u32>) -> io::Result<
 fn keep_own(place: &Path, kept: Option<&Path>) -> io::Result<()> {
     for entry in fs::read_dir(place)? {
         let name = entry?.file_name();
-        if is_own(&name) && name != DATA && Some(Path::new(&name)) != kept {
+        let is_present = name == DATA || Some(Path::new(&name)) == kept;
+        if is_own(&name) && !is_present && !place.join(&name).join(KEPT).exists() {
             remove(&place.join(name))?;
         }
     }
@@ -502,10 +510,23 @@ pub(crate) fn take(
     Ok((tree, kind))
 }
 
-/// Makes the place of another mount in a volume of files, as the kubelet does: no container can.
-pub(crate) fn make_place(volume: &Path, path: &Path, kind: Kind) -> Result<(), PathError> {
-    if volume.join(DATA).is_symlink() {
-        mount_point::mount_point(volume, path, kind)?;
+/// Makes the place of another mount in a volume that its container cannot write, as the kubelet
+/// does. What nobody can write has such a place already, or the container cannot start.
+pub(crate) fn make_place(volume: &Path, path: &Path, kind: Kind) -> io::Result<()> {
+    let data = volume.join(DATA);
+    let is_of_files = data.is_symlink();
+    if is_of_files && is_own(path.as_os_str()) {
+        let said = "names that begin with two dots are the volume's own";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
+    }
+    match mount_point::mount_point(volume, path, kind) {
+        Ok(_place) => {}
+        Err(PathError::Io(error)) if error == rustix::io::Errno::ROFS => return Ok(()),
+        Err(error) => return Err(io::Error::other(error)),
+    }
+    let first = path.components().next();
+    if is_of_files && first.is_some_and(|first| data.join(first).exists()) {
+        File::create(data.join(KEPT))?;
     }
     Ok(())
 }
@@ -563,17 +584,25 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
         let make = |path: &str, kind| make_place(place, Path::new(path), kind).unwrap();
-        make("none", Kind::Directory);
-        assert!(names(place).is_empty(), "containers make places in other volumes");
         write(place, &[file("a", 0o644, "1"), file("b", 0o644, "2")], None).unwrap();
         make("lib/deep", Kind::Directory);
         make("file", Kind::File);
         // What is there is a place.
         make("a", Kind::File);
         write(place, &[file("a", 0o644, "3"), file("lib", 0o644, "4")], None).unwrap();
-        assert_eq!(names(place), ["..1", "..data", "a", "file", "lib"]);
+        assert_eq!(names(place), ["..0", "..1", "..data", "a", "file", "lib"]);
         assert!(place.join("lib/deep").is_dir(), "another mount is there");
         assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "3");
+        for own in ["..data", "..1", "..data/x"] {
+            make_place(place, Path::new(own), Kind::Directory).unwrap_err();
+        }
+
+        write(place, &[file("d/e", 0o644, "5")], None).unwrap();
+        make("d/place", Kind::Directory);
+        write(place, &[file("d/e", 0o644, "6")], None).unwrap();
+        write(place, &[file("d/e", 0o644, "7")], None).unwrap();
+        assert_eq!(names(place), ["..0", "..2", "..4", "..data", "d", "file", "lib"]);
+        assert!(place.join("..2/d/place").is_dir(), "another mount is there");
     }
 
     #[test]

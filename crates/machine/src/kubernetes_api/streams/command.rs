@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ambit_kubeapi::Status;
@@ -16,21 +16,20 @@ use ambit_net::seqpacket::Connection;
 use ambit_words::error_chain;
 use futures::future::join_all;
 use hyper::body::Bytes;
+use rustix::termios::Winsize;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
-use super::terminal::Terminal;
 use crate::client::PodInfo;
 use crate::exec::{ExecError, answer_of, ask_as_caller};
 use crate::pod::{ExecMessage, PodRequest};
 use crate::state::Machine;
+use crate::terminal::{TERMINAL_SIZE_MAX_BYTES, Terminal};
 
 /// Most that is passed on at once.
 const PIECE_SIZE_MAX_BYTES: usize = 32 << 10;
-/// More than a terminal holds when its last writer ends.
-const TERMINAL_SIZE_MAX_BYTES: usize = 1 << 20;
 /// The kind of terminal that clients of Kubernetes have.
 const TERMINAL_KIND: &str = "xterm";
 
@@ -91,9 +90,6 @@ async fn start(
         container: exec.container.clone(),
         command: exec.command.clone(),
         terminal: exec.tty.then(|| TERMINAL_KIND.to_owned()),
-        // A variable would say what was, after the window has changed.
-        window: None,
-        owns_terminal: exec.tty,
     });
     let connection = ask_as_caller(machine, pod, &request, &theirs).await?;
     Ok((files, connection))
@@ -187,7 +183,8 @@ async fn feed(
             }
             // A terminal's input has no end but Ctrl-D, which is input.
             Incoming::InputEnd => input = None,
-            Incoming::Resize(size) => {
+            Incoming::Resize(TerminalSize { rows, columns }) => {
+                let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
                 if let Some(Err(error)) = terminal.map(|it| it.resize(size)) {
                     tracing::debug!(%error, "the size of a terminal cannot be set");
                 }
@@ -247,11 +244,10 @@ impl Output {
 
     /// Reads what is there. The runtime need not have heard of it yet.
     fn read_now(&self, piece: &mut [u8]) -> io::Result<usize> {
-        let fd = match self {
-            Self::Pipe(pipe) => pipe.as_fd(),
-            Self::Terminal(terminal) => terminal.as_fd(),
-        };
-        Ok(rustix::io::read(fd, piece)?)
+        match self {
+            Self::Pipe(pipe) => Ok(rustix::io::read(pipe, piece)?),
+            Self::Terminal(terminal) => terminal.read_now(piece),
+        }
     }
 
     /// As much as it holds, or more. A command may have made its pipe larger than pipes are.
