@@ -527,7 +527,8 @@ pub(crate) struct ExecArgs {
     /// The container, if the pod has several.
     #[arg(short, long)]
     pub(crate) container: Option<String>,
-    /// Passes the standard input on, which is always so; kubectl needs it.
+    /// Passes the standard input on. That is always so, except for what is typed at a terminal
+    /// while the output goes elsewhere, such as to a pager.
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
     /// With a terminal, which is always so when the command is typed at one; kubectl needs it.

@@ -24,7 +24,9 @@ pub use self::call::{ExecError, ExecRequest, ForwardRequest};
 pub(crate) use self::call::{answer_of, find};
 pub(crate) use self::forward::ended;
 pub use self::forward::{find_port, forward, pod_end};
+pub use self::relay::Keys;
 use self::relay::Relay;
+pub(crate) use self::relay::nothing;
 use super::state::Machine;
 use crate::accepting::ACCEPT_PAUSE;
 use crate::client::PodInfo;
@@ -38,14 +40,14 @@ const SIGNALLED: i32 = 128;
 /// Runs a command in a pod with this process' standard input, output and error. Answers its exit,
 /// as a shell counts. Files and devices are copied by pipes, and a terminal that it is typed at by
 /// one of the command's own, of the same kind.
-pub async fn exec(layout: &Layout, request: &ExecRequest) -> Result<i32, ExecError> {
+pub async fn exec(layout: &Layout, request: &ExecRequest, keys: Keys) -> Result<i32, ExecError> {
     let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
     let files = [input.as_fd(), output.as_fd(), error.as_fd()];
     if typed::is_typed_at(files[0], files[1]) {
         return typed::exec(layout, request, files).await;
     }
     let request = &ExecRequest { terminal: None, ..request.clone() };
-    let relay = Relay::new(&files);
+    let relay = Relay::new(&files, keys);
     let relay = relay.map_err(ExecError::Files)?;
     let code = exec_with(layout, request, &relay.fds()).await;
     let watch = |kind| signal(kind).map_err(ExecError::Signals);

@@ -91,7 +91,7 @@ pub use command::{Difference, Differences, Expected};
 pub use config::{LinkConfig, LinkError, Progress, UpConfig};
 pub use down::{DownError, DownReport, down, left};
 pub use egress::{Egress, EgressError};
-pub use exec::{ExecError, ExecRequest, ForwardRequest, exec, find_port, forward, pod_end};
+pub use exec::{ExecError, ExecRequest, ForwardRequest, Keys, exec, find_port, forward, pod_end};
 pub use host_path::{HostPath, HostPathError};
 pub use import::{
     FetchError, ImageArgumentError, ImageArguments, ImageSources, ImportError, Registries,

@@ -9,7 +9,7 @@ use ambit_cluster::{Cluster, Part, PodName};
 use ambit_machine::layout::Layout;
 use ambit_machine::logs::{Lines, Shown};
 use ambit_machine::ownership::check_state_directory;
-use ambit_machine::{Client, ExecRequest, PodInfo, Record};
+use ambit_machine::{Client, ExecRequest, Keys, PodInfo, Record};
 use ambit_manifest::Kind;
 use anyhow::{Context, Result, bail, ensure};
 
@@ -37,7 +37,8 @@ pub(super) async fn exec(args: ExecArgs) -> Result<ExitCode> {
         command: args.command.iter().map(word).collect::<Result<_>>()?,
         terminal: Some(std::env::var("TERM").unwrap_or_else(|_| "dumb".to_owned())),
     };
-    let code = ambit_machine::exec(&super::layout(&args.state), &request).await?;
+    let keys = if args.stdin { Keys::Command } else { Keys::Others };
+    let code = ambit_machine::exec(&super::layout(&args.state), &request, keys).await?;
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 

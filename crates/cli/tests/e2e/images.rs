@@ -265,6 +265,13 @@ fn a_command_typed_at_a_terminal_gets_one_of_its_own() {
     let said = typed(&format!("{number}; {}", exec(number)), "");
     let numbers: Vec<&str> = said.lines().filter(|line| line.starts_with("at-")).collect();
     assert!(numbers.len() == 2 && numbers[0] != numbers[1], "{said}");
+    // What is typed while the output goes elsewhere may be for who reads that.
+    let echo = "read -r word; echo got $word";
+    let line = format!("{} | {{ read -r word < /dev/tty; echo kept $word; cat; }}", exec(echo));
+    let said = typed(&line, "typed\n");
+    assert!(said.contains("kept typed\r\n") && said.contains("got\r\n"), "{said}");
+    let said = typed(&format!("{} | cat", exec(echo).replace(" exec ", " exec -i ")), "typed\n");
+    assert!(said.contains("got typed\r\n"), "{said}");
     // Neither is it there where only a part of the files is a terminal.
     for files in ["< /dev/null", "| cat", "> /dev/null"] {
         let look = "ls -l /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2 >&2";

@@ -29,6 +29,16 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// After this a file that could not be written for the moment is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
 
+/// Whose the keys are that are typed at a terminal while the output goes elsewhere, such as to a
+/// pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// The command's.
+    Command,
+    /// Those of others that read the terminal.
+    Others,
+}
+
 /// Standard input, output and error of a command.
 pub(super) struct Relay {
     given: [OwnedFd; 3],
@@ -54,12 +64,12 @@ struct Output {
 
 impl Relay {
     /// Takes the place of these.
-    pub(super) fn new(fds: &[BorrowedFd<'_>; 3]) -> io::Result<Self> {
+    pub(super) fn new(fds: &[BorrowedFd<'_>; 3], keys: Keys) -> io::Result<Self> {
         let (mut inputs, mut outputs) = (None, Vec::new());
         let input = if is_harmless(fds[0])? {
             own(fds[0])?
-        } else if fds[0].is_terminal() && !is_in_foreground(fds[0]) {
-            // To read it would stop this process.
+        } else if fds[0].is_terminal() && (keys == Keys::Others || !is_in_foreground(fds[0])) {
+            // To read it in the background would stop this process.
             nothing()?
         } else {
             feed(fds[0], &mut inputs)?
@@ -243,7 +253,7 @@ fn is_harmless(fd: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// The null device, which has no input and takes all output.
-pub(super) fn nothing() -> io::Result<OwnedFd> {
+pub(crate) fn nothing() -> io::Result<OwnedFd> {
     Ok(File::options().read(true).write(true).open("/dev/null")?.into())
 }
 
@@ -283,7 +293,8 @@ mod tests {
         let mut input = File::open(path("in")).unwrap();
         input.read_exact(&mut [0; 9]).unwrap();
         let output = File::create(path("out")).unwrap();
-        let relay = Relay::new(&[input.as_fd(), output.as_fd(), output.as_fd()]).unwrap();
+        let relay =
+            Relay::new(&[input.as_fd(), output.as_fd(), output.as_fd()], Keys::Command).unwrap();
         for file in all(&relay) {
             assert!(file.metadata().unwrap().file_type().is_fifo());
         }
@@ -306,7 +317,8 @@ mod tests {
         // Who comes next reads on behind what the command has read.
         assert_eq!(input.stream_position().unwrap(), 300_009);
         // Also if somebody else has read on meanwhile.
-        let relay = Relay::new(&[input.as_fd(), output.as_fd(), output.as_fd()]).unwrap();
+        let relay =
+            Relay::new(&[input.as_fd(), output.as_fd(), output.as_fd()], Keys::Command).unwrap();
         input.seek(SeekFrom::Start(400_000)).unwrap();
         relay.finish().await.unwrap();
         assert_eq!(input.stream_position().unwrap(), 400_000);
@@ -315,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_written_is_an_error() {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let relay = Relay::new(&[full.as_fd(), full.as_fd(), full.as_fd()]).unwrap();
+        let relay = Relay::new(&[full.as_fd(), full.as_fd(), full.as_fd()], Keys::Command).unwrap();
         let [_, mut its_output, _] = all(&relay);
         write!(its_output, "answer").unwrap();
         drop(its_output);
@@ -326,7 +338,8 @@ mod tests {
     async fn what_nobody_can_change_is_given_as_it_is() {
         let (reader, writer) = io::pipe().unwrap();
         let nothing = File::open("/dev/null").unwrap();
-        let relay = Relay::new(&[reader.as_fd(), writer.as_fd(), nothing.as_fd()]).unwrap();
+        let relay =
+            Relay::new(&[reader.as_fd(), writer.as_fd(), nothing.as_fd()], Keys::Command).unwrap();
         assert!(relay.outputs.is_empty() && relay.input.is_none());
         assert!(same_file(relay.fds()[0], reader.as_fd()).unwrap());
         relay.finish().await.unwrap();

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
 use super::call::{ExecError, ExecRequest, exec_with};
-use super::relay::{Relay, is_in_foreground, nothing};
+use super::relay::{Keys, Relay, is_in_foreground, nothing};
 use crate::layout::Layout;
 use crate::terminal::{TERMINAL_SIZE_MAX_BYTES, Terminal};
 
@@ -44,7 +44,8 @@ pub(super) async fn exec(
     let nothing = nothing().map_err(files)?;
     let is_elsewhere = !error.is_terminal();
     let error = if is_elsewhere { error } else { nothing.as_fd() };
-    let relay = Relay::new(&[nothing.as_fd(), nothing.as_fd(), error]).map_err(files)?;
+    let relay =
+        Relay::new(&[nothing.as_fd(), nothing.as_fd(), error], Keys::Others).map_err(files)?;
     let raw = Raw::enter(input.try_clone_to_owned().map_err(files)?).map_err(files)?;
     let (tell, over) = oneshot::channel();
     let command = async {

@@ -373,22 +373,31 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU16, Ordering};
+
     use tokio::runtime::Handle;
     use tokio::task::JoinHandle;
     use tokio::time::timeout;
 
     use super::*;
 
-    const LOCAL: &str = "127.0.0.1:0";
+    thread_local! {
+        /// An address of this test's own: another one would take a port that is closed here.
+        static LOCAL: SocketAddr = {
+            static USED: AtomicU16 = AtomicU16::new(1);
+            let [high, low] = USED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+            SocketAddr::from(([127, 77, high, low], 0))
+        };
+    }
     /// Longer than anything takes here.
     const LONG: Duration = Duration::from_secs(20);
 
     async fn socket() -> UdpSocket {
-        UdpSocket::bind(LOCAL).await.expect("a port")
+        UdpSocket::bind(LOCAL.with(|it| *it)).await.expect("a port")
     }
 
     fn open(to: SocketAddr) -> io::Result<std::net::UdpSocket> {
-        let socket = std::net::UdpSocket::bind(LOCAL)?;
+        let socket = std::net::UdpSocket::bind(LOCAL.with(|it| *it))?;
         socket.set_nonblocking(true)?;
         socket.connect(to)?;
         Ok(socket)

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ambit_machine::image::ImageMap;
 use ambit_machine::layout::Layout;
 use ambit_machine::objects::{Kind, ObjectRef};
-use ambit_machine::{Client, ExecRequest, NodeLabels, Record, UpConfig};
+use ambit_machine::{Client, ExecRequest, Keys, NodeLabels, Record, UpConfig};
 use ambit_net::seqpacket::Listener;
 use ambit_net::sys::process::{self, Signal};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn exec_helper(words: &[OsString]) -> ExitCode {
         ..ExecRequest::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    match runtime.block_on(ambit_machine::exec(&Layout::new(state), &request)) {
+    match runtime.block_on(ambit_machine::exec(&Layout::new(state), &request, Keys::Command)) {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap()),
         Err(error) => {
             println!("{:#}", anyhow::Error::new(error));

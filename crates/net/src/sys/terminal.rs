@@ -1,4 +1,4 @@
-//! Properties of a terminal.
+//! Another descriptor of a terminal.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,24 +12,6 @@ use super::check;
 const PSEUDO_TERMINAL_MAJORS: std::ops::RangeInclusive<u32> = 136..=143;
 /// How many there are under one of these.
 const TERMINALS_PER_MAJOR: u32 = 256;
-
-/// Lines and characters per line of a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowSize {
-    /// Its lines.
-    pub rows: u16,
-    /// Its characters per line.
-    pub columns: u16,
-}
-
-/// The size of the terminal behind a descriptor; an error if there is none.
-pub fn window_size(terminal: impl AsFd) -> io::Result<WindowSize> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    let fd = terminal.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is borrowed for the call, and TIOCGWINSZ writes one winsize.
-    check(unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &mut size) })?;
-    Ok(WindowSize { rows: size.ws_row, columns: size.ws_col })
-}
 
 /// Opens a terminal once more, through `terminals`, a directory like `/dev/pts`. What the mount of
 /// that directory forbids, such as a change of the terminal's mode, the new descriptor cannot do.

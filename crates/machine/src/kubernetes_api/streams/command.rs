@@ -5,7 +5,6 @@
 //! who does not read holds up the command, and makes nothing grow. When the client is gone, so is
 //! the connection to the pod's init, and it ends the command.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
 use crate::client::PodInfo;
-use crate::exec::{ExecError, answer_of, ask_as_caller};
+use crate::exec::{ExecError, answer_of, ask_as_caller, nothing};
 use crate::pod::{ExecMessage, PodRequest};
 use crate::state::Machine;
 use crate::terminal::{TERMINAL_SIZE_MAX_BYTES, Terminal};
@@ -96,9 +95,6 @@ async fn start(
 }
 
 fn pipes(exec: &Exec) -> io::Result<(Files, [OwnedFd; 3])> {
-    let nothing = || -> io::Result<OwnedFd> {
-        Ok(File::options().read(true).write(true).open("/dev/null")?.into())
-    };
     let (input, their_input) = if exec.stdin {
         let (reader, writer) = io::pipe()?;
         (Some(Input::Pipe(pipe::Sender::from_owned_fd(writer.into())?)), reader.into())
@@ -264,6 +260,7 @@ impl Output {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs::File;
     use std::io::{Read as _, Write as _};
     use std::thread;
 
@@ -371,9 +368,9 @@ pub(super) mod tests {
         let (output, errors, status) = attended(true, sent, |[mut input, mut output, _]| {
             let mut line = [0; 6];
             input.read_exact(&mut line).expect("a line");
-            let size = ambit_net::sys::terminal::window_size(&input).expect("it is a terminal");
+            let size = rustix::termios::tcgetwinsize(&input).expect("it is a terminal");
             let line = String::from_utf8_lossy(&line);
-            write!(output, "{line:?} {}x{}", size.rows, size.columns).expect("written");
+            write!(output, "{line:?} {}x{}", size.ws_row, size.ws_col).expect("written");
             ExecAnswer::Exit(0)
         })
         .await;
